@@ -7,7 +7,7 @@ Legend: N primitives, K SH coefficients (1, 4, 9 or 16), H and W the image's hei
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -65,6 +65,14 @@ class Image:
     alphas: np.ndarray  # [H, W]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PreparedTarget:
+    """A target image with whatever one backend keeps for it (`extra`: moments on the CPU, a tensor on CUDA)."""
+
+    image: np.ndarray  # [3, H, W]
+    extra: tuple[Any, ...]
+
+
 class Renderer(Protocol):
     """Stateful only in its buffers: what a method returns is valid until the next `project` on the same object.
 
@@ -85,6 +93,12 @@ class Renderer(Protocol):
         """Gradients with respect to the activated primitives projected last."""
         ...
 
-    def loss(self, image: np.ndarray, target: np.ndarray, ssim_weight: float) -> tuple[float, np.ndarray]:
+    def prepare_target(self, target: np.ndarray) -> PreparedTarget:
+        """What `loss` can work out from the target alone, for callers that keep it per view."""
+        ...
+
+    def loss(
+        self, image: np.ndarray, target: np.ndarray | PreparedTarget, ssim_weight: float
+    ) -> tuple[float, np.ndarray]:
         """(1 - w) L1 + w (1 - SSIM) over planar images, and its gradient with respect to `image` ([3, H, W])."""
         ...

@@ -1,0 +1,332 @@
+"""Projection of primitives to splats with their view-dependent colours, and the way back. One pass per primitive.
+
+Sources: EWA splatting (Zwicker et al. 2001), 3D Gaussian Splatting (Kerbl et al. 2023, section 4 and appendix A),
+gsplat (Ye et al. 2024, arXiv 2409.06765, appendix) whose clamps and thresholds are followed exactly; spherical
+harmonics by Sloan 2013. With the quaternion's rotation R, S = diag(scales), the world-to-camera rotation W and the
+Jacobian J of the perspective map at the centre,
+
+    U = J W R S  [2, 3],   cov = U U^T + eps2d I,   conic = cov^-1.
+
+The backward pass is the chain rule of that, written out. `G` below is dL/dcov (symmetric).
+
+Every decision (visible or not, radius) is a pure function of the row and the camera.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import namedtuple
+
+import numpy as np
+from numba import njit
+
+# no 'nnan'/'ninf': rows that are not finite must be recognised
+_FAST = {
+    "cache": True,
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"reassoc", "contract", "nsz", "arcp", "afn"},
+}
+_INLINE = {"inline": "always", **_FAST}
+
+#: A splat wider than this is not drawn: its radius would not be exact in float32 nor its conic a normal number.
+MAX_RADIUS_PX = 2**24
+
+# Constants of the real spherical harmonics, in gsplat's order and signs.
+_SH0 = 0.2820947917738781
+_SH1 = 0.48860251190292
+_SH2_XY, _SH2_Z, _SH2_ZZ, _SH2_0 = 0.5462742152960395, 1.092548430592079, 0.9461746957575601, 0.3153915652525201
+_SH3_XYZ, _SH3_ZZ, _SH3_0 = 0.5900435899266435, 2.285228997322329, 0.4570457994644658
+_SH3_Z, _SH3_ZZZ, _SH3_Z0 = 1.445305721320277, 1.865881662950577, 1.119528997770346
+
+#: All intermediate quantities of one row that both directions need.
+Footprint = namedtuple(
+    "Footprint",
+    "inv_norm qw qx qy qz "  # 1 / |quat| and the unit quaternion
+    "r00 r01 r02 r10 r11 r12 r20 r21 r22 "  # R
+    "s0 s1 s2 x y z inv_z "  # scales; centre in camera space
+    "x_free y_free tx ty "  # centre inside the Jacobian's clamp? clamped centre
+    "p00 p01 p02 p10 p11 p12 "  # J W
+    "u00 u01 u02 u10 u11 u12 "  # U
+    "cov_xx cov_yy det_free inv_det conic_xx conic_xy conic_yy",
+)
+
+
+@njit(**_INLINE)
+def _footprint(real, means, quats, scales, i, viewmat, K, width, height, eps2d):
+    """Everything of row i up to its conic. Degenerate rows give values that are not finite; `_visible` drops them."""
+    one, two = real(1), real(2)
+    q0, q1, q2, q3 = quats[i, 0], quats[i, 1], quats[i, 2], quats[i, 3]
+    # as torch's normalize: a zero quaternion becomes 0 / 1e-12 and its "rotation" the identity
+    inv_norm = one / math.sqrt(max(q0 * q0 + q1 * q1 + q2 * q2 + q3 * q3, real(1e-24)))
+    qw, qx, qy, qz = q0 * inv_norm, q1 * inv_norm, q2 * inv_norm, q3 * inv_norm
+    r00, r01, r02 = one - two * (qy * qy + qz * qz), two * (qx * qy - qw * qz), two * (qx * qz + qw * qy)
+    r10, r11, r12 = two * (qx * qy + qw * qz), one - two * (qx * qx + qz * qz), two * (qy * qz - qw * qx)
+    r20, r21, r22 = two * (qx * qz - qw * qy), two * (qy * qz + qw * qx), one - two * (qx * qx + qy * qy)
+    s0, s1, s2 = scales[i, 0], scales[i, 1], scales[i, 2]
+
+    m0, m1, m2 = means[i, 0], means[i, 1], means[i, 2]
+    x = viewmat[0, 0] * m0 + viewmat[0, 1] * m1 + viewmat[0, 2] * m2 + viewmat[0, 3]
+    y = viewmat[1, 0] * m0 + viewmat[1, 1] * m1 + viewmat[1, 2] * m2 + viewmat[1, 3]
+    z = viewmat[2, 0] * m0 + viewmat[2, 1] * m1 + viewmat[2, 2] * m2 + viewmat[2, 3]
+    inv_z = one / max(z, real(1e-6))
+
+    # J is linearised at a centre clamped to 0.15 image widths beyond the image on each side
+    fx, fy, cx, cy = K[0, 0], K[1, 1], K[0, 2], K[1, 2]
+    margin_x, margin_y = real(0.15) * real(width) / fx, real(0.15) * real(height) / fy
+    ratio_x, ratio_y = x * inv_z, y * inv_z
+    right, left = (real(width) - cx) / fx + margin_x, -(cx / fx + margin_x)
+    bottom, top = (real(height) - cy) / fy + margin_y, -(cy / fy + margin_y)
+    x_free = ratio_x <= right and ratio_x >= left
+    y_free = ratio_y <= bottom and ratio_y >= top
+    tx, ty = z * min(right, max(left, ratio_x)), z * min(bottom, max(top, ratio_y))
+    j00, j02 = fx * inv_z, -fx * tx * inv_z * inv_z
+    j11, j12 = fy * inv_z, -fy * ty * inv_z * inv_z
+
+    p00, p01 = j00 * viewmat[0, 0] + j02 * viewmat[2, 0], j00 * viewmat[0, 1] + j02 * viewmat[2, 1]
+    p02 = j00 * viewmat[0, 2] + j02 * viewmat[2, 2]
+    p10, p11 = j11 * viewmat[1, 0] + j12 * viewmat[2, 0], j11 * viewmat[1, 1] + j12 * viewmat[2, 1]
+    p12 = j11 * viewmat[1, 2] + j12 * viewmat[2, 2]
+    u00, u10 = (p00 * r00 + p01 * r10 + p02 * r20) * s0, (p10 * r00 + p11 * r10 + p12 * r20) * s0
+    u01, u11 = (p00 * r01 + p01 * r11 + p02 * r21) * s1, (p10 * r01 + p11 * r11 + p12 * r21) * s1
+    u02, u12 = (p00 * r02 + p01 * r12 + p02 * r22) * s2, (p10 * r02 + p11 * r12 + p12 * r22) * s2
+
+    xx, yy = u00 * u00 + u01 * u01 + u02 * u02, u10 * u10 + u11 * u11 + u12 * u12
+    xy = u00 * u10 + u01 * u11 + u02 * u12
+    # det(U U^T) as a sum of squared minors (Cauchy-Binet): never negative, no cancellation for needle-like splats
+    minor0, minor1, minor2 = u01 * u12 - u02 * u11, u02 * u10 - u00 * u12, u00 * u11 - u01 * u10
+    det_free = minor0 * minor0 + minor1 * minor1 + minor2 * minor2
+    inv_det = one / max(det_free + eps2d * (xx + yy) + eps2d * eps2d, real(1e-10))
+    cov_xx, cov_yy = xx + eps2d, yy + eps2d
+    return Footprint(
+        inv_norm, qw, qx, qy, qz, r00, r01, r02, r10, r11, r12, r20, r21, r22, s0, s1, s2, x, y, z, inv_z,
+        x_free, y_free, tx, ty, p00, p01, p02, p10, p11, p12, u00, u01, u02, u10, u11, u12,
+        cov_xx, cov_yy, det_free, inv_det, cov_yy * inv_det, -xy * inv_det, cov_xx * inv_det,
+    )  # fmt: skip
+
+
+@njit(**_INLINE)
+def _sh_basis(real, degree, x, y, z, basis):
+    """Real spherical harmonics of a unit direction, (degree + 1)^2 of them. basis: [16] buffer"""
+    basis[0] = real(_SH0)
+    if degree < 1:
+        return
+    basis[1], basis[2], basis[3] = -real(_SH1) * y, real(_SH1) * z, -real(_SH1) * x
+    if degree < 2:
+        return
+    cos2, sin2, zz = x * x - y * y, real(2) * x * y, z * z
+    basis[4], basis[5] = real(_SH2_XY) * sin2, -real(_SH2_Z) * z * y
+    basis[6] = real(_SH2_ZZ) * zz - real(_SH2_0)
+    basis[7], basis[8] = -real(_SH2_Z) * z * x, real(_SH2_XY) * cos2
+    if degree < 3:
+        return
+    across = real(_SH3_0) - real(_SH3_ZZ) * zz
+    basis[9], basis[10] = -real(_SH3_XYZ) * (x * sin2 + y * cos2), real(_SH3_Z) * z * sin2
+    basis[11] = across * y
+    basis[12] = z * (real(_SH3_ZZZ) * zz - real(_SH3_Z0))
+    basis[13] = across * x
+    basis[14], basis[15] = real(_SH3_Z) * z * cos2, -real(_SH3_XYZ) * (x * cos2 - y * sin2)
+
+
+@njit(**_INLINE)
+def _sh_direction_gradient(real, degree, x, y, z, h):
+    """Gradient of sum_k h[k] basis_k with respect to the direction, before its normalisation."""
+    gx = gy = gz = real(0)
+    two, three = real(2), real(3)
+    if degree > 0:
+        gx, gy, gz = -real(_SH1) * h[3], -real(_SH1) * h[1], real(_SH1) * h[2]
+    if degree > 1:
+        c_xy, c_z = two * real(_SH2_XY), -real(_SH2_Z)
+        gx += c_z * z * h[7] + c_xy * (x * h[8] + y * h[4])
+        gy += c_z * z * h[5] + c_xy * (x * h[4] - y * h[8])
+        gz += two * real(_SH2_ZZ) * z * h[6] + c_z * (x * h[7] + y * h[5])
+    if degree > 2:
+        cos2, sin2, zz = x * x - y * y, two * x * y, z * z
+        across, c_z, c_xyz = real(_SH3_0) - real(_SH3_ZZ) * zz, real(_SH3_Z), three * real(_SH3_XYZ)
+        gx += across * h[13] + two * c_z * z * (x * h[14] + y * h[10]) - c_xyz * (cos2 * h[15] + sin2 * h[9])
+        gy += across * h[11] + two * c_z * z * (x * h[10] - y * h[14]) - c_xyz * (cos2 * h[9] - sin2 * h[15])
+        gz += (three * real(_SH3_ZZZ) * zz - real(_SH3_Z0)) * h[12] + c_z * (cos2 * h[14] + sin2 * h[10])
+        gz -= two * real(_SH3_ZZ) * z * (x * h[13] + y * h[11])
+    return gx, gy, gz
+
+
+@njit(**_INLINE)
+def _view_direction(real, means, i, position):
+    """Unit vector from the camera to row i, and one over the distance."""
+    dx, dy, dz = means[i, 0] - position[0], means[i, 1] - position[1], means[i, 2] - position[2]
+    inv = real(1) / real(math.sqrt(max(dx * dx + dy * dy + dz * dz, real(1e-24))))
+    return dx * inv, dy * inv, dz * inv, inv
+
+
+@njit(**_FAST)
+def project(
+    means, quats, scales, opacities, sh, degree, viewmat, K, position, width, height, eps2d, near, far, antialiased,
+    radii, means2d, depths, conics, out_opacities, colors,
+):  # fmt: skip
+    """Fills radii [N, 2], means2d [N, 2], depths [N], conics [N, 3], out_opacities [N], colors [N, 3].
+
+    Rows that cannot touch the image, or whose projection is not finite, get zeros everywhere.
+    """
+    real = means.dtype.type
+    basis = np.empty(16, means.dtype)
+    num_basis = (degree + 1) ** 2
+    zero, half, limit = real(0), real(0.5), real(MAX_RADIUS_PX)
+    for i in range(means.shape[0]):
+        radii[i, 0] = radii[i, 1] = 0
+        means2d[i, 0] = means2d[i, 1] = depths[i] = out_opacities[i] = zero
+        conics[i, 0] = conics[i, 1] = conics[i, 2] = colors[i, 0] = colors[i, 1] = colors[i, 2] = zero
+
+        p = _footprint(real, means, quats, scales, i, viewmat, K, width, height, eps2d)
+        if not (p.z > near and p.z < far):
+            continue
+        opacity = opacities[i]
+        if antialiased:
+            opacity = opacity * real(math.sqrt(p.det_free * p.inv_det))
+        if not opacity >= real(1.0 / 255.0):
+            continue
+        # half-width, in standard deviations, of the region with alpha >= 1/255
+        extent = min(real(3.33), real(math.sqrt(real(2) * real(math.log(opacity * real(255))))))
+        radius_x, radius_y = math.ceil(extent * math.sqrt(p.cov_xx)), math.ceil(extent * math.sqrt(p.cov_yy))
+        # written so that anything not finite fails
+        if not (radius_x < limit and radius_y < limit and p.conic_xx > zero and p.conic_yy > zero):
+            continue
+        u, v = K[0, 0] * p.x * p.inv_z + K[0, 2], K[1, 1] * p.y * p.inv_z + K[1, 2]
+        if not (u + radius_x > 0 and u - radius_x < width and v + radius_y > 0 and v - radius_y < height):
+            continue
+        dx, dy, dz, _ = _view_direction(real, means, i, position)
+        _sh_basis(real, degree, dx, dy, dz, basis)
+        red = green = blue = half
+        for k in range(num_basis):
+            red += basis[k] * sh[i, k, 0]
+            green += basis[k] * sh[i, k, 1]
+            blue += basis[k] * sh[i, k, 2]
+        if not (abs(red) + abs(green) + abs(blue) < real(np.inf)):
+            continue
+        radii[i, 0], radii[i, 1] = np.int32(radius_x), np.int32(radius_y)
+        means2d[i, 0], means2d[i, 1], depths[i], out_opacities[i] = u, v, p.z, opacity
+        conics[i, 0], conics[i, 1], conics[i, 2] = p.conic_xx, p.conic_xy, p.conic_yy
+        colors[i, 0], colors[i, 1], colors[i, 2] = max(red, zero), max(green, zero), max(blue, zero)
+
+
+@njit(**_INLINE)
+def _zero_row(i, g_means, g_quats, g_scales, g_opacities, g_sh):
+    for k in range(3):
+        g_means[i, k] = g_scales[i, k] = 0
+    for k in range(4):
+        g_quats[i, k] = 0
+    g_opacities[i] = 0
+    for k in range(g_sh.shape[1]):
+        g_sh[i, k, 0] = g_sh[i, k, 1] = g_sh[i, k, 2] = 0
+
+
+@njit(**_FAST)
+def project_backward(
+    means, quats, scales, opacities, sh, degree, viewmat, K, position, width, height, eps2d, antialiased,
+    radii, colors, touched, g_means2d, g_conics, g_splat_opacities, g_colors,
+    g_means, g_quats, g_scales, g_opacities, g_sh,
+):  # fmt: skip
+    """Gradients of the primitives (g_means ... g_sh, overwritten) from those of their splats.
+
+    Rows with radii 0 or touched 0 have zero gradient and are skipped.
+    """
+    real = means.dtype.type
+    basis, weights = np.empty(16, means.dtype), np.empty(16, means.dtype)
+    num_basis = (degree + 1) ** 2
+    zero, half, one, two = real(0), real(0.5), real(1), real(2)
+    fx, fy = K[0, 0], K[1, 1]
+    for i in range(means.shape[0]):
+        if radii[i, 0] <= 0 or touched[i] <= 0:
+            _zero_row(i, g_means, g_quats, g_scales, g_opacities, g_sh)
+            continue
+        p = _footprint(real, means, quats, scales, i, viewmat, K, width, height, eps2d)
+
+        # dL/dcov = -conic (dL/dconic) conic
+        a, b, c = p.conic_xx, p.conic_xy, p.conic_yy
+        ga, gb, gc = g_conics[i, 0], half * g_conics[i, 1], g_conics[i, 2]
+        t00, t01, t10, t11 = a * ga + b * gb, a * gb + b * gc, b * ga + c * gb, b * gb + c * gc
+        g_xx, g_xy, g_yy = -(t00 * a + t01 * b), -(t00 * b + t01 * c), -(t10 * b + t11 * c)
+        g_opacity = g_splat_opacities[i]
+        if antialiased:
+            # factor = sqrt(det_free / det); d factor^2 / dcov = (1 - factor^2) conic - eps2d / det I
+            square = p.det_free * p.inv_det
+            factor = real(math.sqrt(square))
+            # the root's slope is unbounded at a splat seen exactly edge-on; gsplat bounds it too
+            slope = half * g_opacity * opacities[i] / max(factor, real(1e-6))
+            g_xx += slope * ((one - square) * a - eps2d * p.inv_det)
+            g_xy += slope * (one - square) * b
+            g_yy += slope * ((one - square) * c - eps2d * p.inv_det)
+            g_opacity *= factor
+        g_opacities[i] = g_opacity
+
+        # cov = U U^T, so dL/dU = 2 G U; U = P R S with P = J W
+        d00, d10 = two * (g_xx * p.u00 + g_xy * p.u10), two * (g_xy * p.u00 + g_yy * p.u10)
+        d01, d11 = two * (g_xx * p.u01 + g_xy * p.u11), two * (g_xy * p.u01 + g_yy * p.u11)
+        d02, d12 = two * (g_xx * p.u02 + g_xy * p.u12), two * (g_xy * p.u02 + g_yy * p.u12)
+        # M = P^T dL/dU is dL/d(R S)
+        m00, m01, m02 = p.p00 * d00 + p.p10 * d10, p.p00 * d01 + p.p10 * d11, p.p00 * d02 + p.p10 * d12
+        m10, m11, m12 = p.p01 * d00 + p.p11 * d10, p.p01 * d01 + p.p11 * d11, p.p01 * d02 + p.p11 * d12
+        m20, m21, m22 = p.p02 * d00 + p.p12 * d10, p.p02 * d01 + p.p12 * d11, p.p02 * d02 + p.p12 * d12
+        g_scales[i, 0] = m00 * p.r00 + m10 * p.r10 + m20 * p.r20
+        g_scales[i, 1] = m01 * p.r01 + m11 * p.r11 + m21 * p.r21
+        g_scales[i, 2] = m02 * p.r02 + m12 * p.r12 + m22 * p.r22
+
+        # dL/dP = dL/dU (R S)^T, and dL/dJ = dL/dP W^T (only J's four entries)
+        e0, e1, e2, f0, f1, f2 = d00 * p.s0, d01 * p.s1, d02 * p.s2, d10 * p.s0, d11 * p.s1, d12 * p.s2
+        gp00, gp10 = e0 * p.r00 + e1 * p.r01 + e2 * p.r02, f0 * p.r00 + f1 * p.r01 + f2 * p.r02
+        gp01, gp11 = e0 * p.r10 + e1 * p.r11 + e2 * p.r12, f0 * p.r10 + f1 * p.r11 + f2 * p.r12
+        gp02, gp12 = e0 * p.r20 + e1 * p.r21 + e2 * p.r22, f0 * p.r20 + f1 * p.r21 + f2 * p.r22
+        gj00 = gp00 * viewmat[0, 0] + gp01 * viewmat[0, 1] + gp02 * viewmat[0, 2]
+        gj02 = gp00 * viewmat[2, 0] + gp01 * viewmat[2, 1] + gp02 * viewmat[2, 2]
+        gj11 = gp10 * viewmat[1, 0] + gp11 * viewmat[1, 1] + gp12 * viewmat[1, 2]
+        gj12 = gp10 * viewmat[2, 0] + gp11 * viewmat[2, 1] + gp12 * viewmat[2, 2]
+
+        # the centre in camera space: through means2d and through J = (fx/z, 0, -fx tx/z^2; 0, fy/z, -fy ty/z^2).
+        # Where the clamp holds, tx is proportional to z, so that J's third column goes with 1/z, else 1/z^2
+        iz = p.inv_z
+        iz2 = iz * iz
+        gu, gv = g_means2d[i, 0], g_means2d[i, 1]
+        gx, gy = fx * iz * gu, fy * iz * gv
+        power_x = power_y = one
+        if p.x_free:
+            gx -= fx * iz2 * gj02
+            power_x = two
+        if p.y_free:
+            gy -= fy * iz2 * gj12
+            power_y = two
+        gz = -(fx * p.x * gu + fy * p.y * gv) * iz2 - fx * iz2 * gj00 - fy * iz2 * gj11
+        gz += power_x * fx * p.tx * iz2 * iz * gj02 + power_y * fy * p.ty * iz2 * iz * gj12
+        gm0 = viewmat[0, 0] * gx + viewmat[1, 0] * gy + viewmat[2, 0] * gz
+        gm1 = viewmat[0, 1] * gx + viewmat[1, 1] * gy + viewmat[2, 1] * gz
+        gm2 = viewmat[0, 2] * gx + viewmat[1, 2] * gy + viewmat[2, 2] * gz
+
+        # dL/dR = M S, then R's derivative by the unit quaternion, then the normalisation's projection
+        m00, m10, m20 = m00 * p.s0, m10 * p.s0, m20 * p.s0
+        m01, m11, m21 = m01 * p.s1, m11 * p.s1, m21 * p.s1
+        m02, m12, m22 = m02 * p.s2, m12 * p.s2, m22 * p.s2
+        w, x, y, z = p.qw, p.qx, p.qy, p.qz
+        gw = two * (x * (m21 - m12) + y * (m02 - m20) + z * (m10 - m01))
+        gqx = two * (y * (m01 + m10) + z * (m02 + m20) + w * (m21 - m12) - two * x * (m11 + m22))
+        gqy = two * (x * (m01 + m10) + z * (m12 + m21) + w * (m02 - m20) - two * y * (m00 + m22))
+        gqz = two * (x * (m02 + m20) + y * (m12 + m21) + w * (m10 - m01) - two * z * (m00 + m11))
+        along = gw * w + gqx * x + gqy * y + gqz * z
+        # a zero quaternion has no direction to turn in
+        inv_norm = p.inv_norm if p.inv_norm < real(1e12) else zero
+        g_quats[i, 0], g_quats[i, 1] = (gw - along * w) * inv_norm, (gqx - along * x) * inv_norm
+        g_quats[i, 2], g_quats[i, 3] = (gqy - along * y) * inv_norm, (gqz - along * z) * inv_norm
+
+        # colours: max(SH + 0.5, 0) passes gradient where positive
+        dx, dy, dz, inv = _view_direction(real, means, i, position)
+        _sh_basis(real, degree, dx, dy, dz, basis)
+        red = g_colors[i, 0] if colors[i, 0] > zero else zero
+        green = g_colors[i, 1] if colors[i, 1] > zero else zero
+        blue = g_colors[i, 2] if colors[i, 2] > zero else zero
+        for k in range(num_basis):
+            weights[k] = red * sh[i, k, 0] + green * sh[i, k, 1] + blue * sh[i, k, 2]
+            g_sh[i, k, 0], g_sh[i, k, 1], g_sh[i, k, 2] = basis[k] * red, basis[k] * green, basis[k] * blue
+        for k in range(num_basis, g_sh.shape[1]):
+            g_sh[i, k, 0] = g_sh[i, k, 1] = g_sh[i, k, 2] = zero
+        hx, hy, hz = _sh_direction_gradient(real, degree, dx, dy, dz, weights)
+        along = hx * dx + hy * dy + hz * dz
+        g_means[i, 0] = gm0 + (hx - along * dx) * inv
+        g_means[i, 1] = gm1 + (hy - along * dy) * inv
+        g_means[i, 2] = gm2 + (hz - along * dz) * inv
