@@ -1,0 +1,1 @@
+"""Drives the runtime with real processes: launch, transports, the replicated layout and the DDP baseline."""

@@ -39,7 +39,9 @@ class GaussianSplatting:
     def initialize(self, scene: Scene, preset: Preset, seed: int) -> PrimitiveSet:
         num = len(scene.points)
         if num == 0:
-            raise ValueError(f"{scene.name}: the scene has no point to start from. Prepare it again: points are drawn then.")
+            raise ValueError(
+                f"{scene.name}: the scene has no point to start from. Prepare it again: points are drawn then."
+            )
         points = scene.points.astype(np.float64)
         scales = neighbour_distances(points, 0.1 * scene.extent) * preset.init_scale
         parameters = {

@@ -76,9 +76,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         )
     primitives = PrimitiveSet(**arrays, next_id=header["next_id"])
     primitives.check()
-    return Checkpoint(
-        primitives=primitives, step=header["step"], identity=header["identity"], meters=header["meters"]
-    )
+    return Checkpoint(primitives=primitives, step=header["step"], identity=header["identity"], meters=header["meters"])
 
 
 def newest_checkpoint(directory: Path) -> Checkpoint | None:

@@ -39,9 +39,7 @@ def _normals(seed, step, row_ids, num_draws, out):
     for i in range(row_ids.shape[0]):
         row = np.uint64(row_ids[i])
         for pair in range((num_draws + 1) // 2):
-            words = philox4x32(
-                np.uint32(pair), np.uint32(step), np.uint32(row & _LOW), np.uint32(row >> _HALF), k0, k1
-            )
+            words = philox4x32(np.uint32(pair), np.uint32(step), np.uint32(row & _LOW), np.uint32(row >> _HALF), k0, k1)
             # Box-Muller on 53-bit uniforms; the first lies in (0, 1] so that its logarithm is finite
             a = (np.float64(words[0]) * 2097152.0 + np.float64(words[1] >> np.uint32(11)) + 1.0) / 9007199254740992.0
             b = (np.float64(words[2]) * 2097152.0 + np.float64(words[3] >> np.uint32(11))) / 9007199254740992.0

@@ -1,0 +1,72 @@
+"""Sets of rows as bits, 64 to a word: what units claim, see and compare.
+
+Legend: N rows, L = ceil(N / 64) words.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_STRICT = {"cache": True, "nogil": True, "error_model": "numpy"}
+_ONE = np.uint64(1)
+
+
+def num_words(num_rows: int) -> int:
+    return (num_rows + 63) // 64
+
+
+@njit(**_STRICT)
+def set_bits(ids, num_ids, bits):
+    """Make `bits` [L] uint64 the set of `ids[:num_ids]`."""
+    bits[:] = 0
+    for i in range(num_ids):
+        p = np.int64(ids[i])
+        bits[p >> 6] |= _ONE << np.uint64(p & 63)
+
+
+@njit(**_STRICT)
+def set_visible(ids, radii, bits):
+    """Make `bits` the set of those `ids` [n] whose radius [n, 2] is positive."""
+    bits[:] = 0
+    for i in range(ids.shape[0]):
+        if radii[i, 0] > 0:
+            p = np.int64(ids[i])
+            bits[p >> 6] |= _ONE << np.uint64(p & 63)
+
+
+@njit(**_STRICT)
+def intersects(a, b):
+    for i in range(a.shape[0]):
+        if a[i] & b[i]:
+            return True
+    return False
+
+
+@njit(**_STRICT)
+def first_outside(a, b):
+    """The smallest member of `a` that is not in `b`, or -1."""
+    for i in range(a.shape[0]):
+        rest = a[i] & ~b[i]
+        if rest:
+            for k in range(64):
+                if (rest >> np.uint64(k)) & _ONE:
+                    return i * 64 + k
+    return -1
+
+
+@njit(**_STRICT)
+def count(bits):
+    total = 0
+    for i in range(bits.shape[0]):
+        word = bits[i]
+        while word:
+            word &= word - _ONE
+            total += 1
+    return total
+
+
+def to_ids(bits: np.ndarray, num_rows: int) -> np.ndarray:
+    """Members in ascending order. int32"""
+    as_bytes = np.ascontiguousarray(bits).view(np.uint8)
+    return np.flatnonzero(np.unpackbits(as_bytes, bitorder="little", count=num_rows)).astype(np.int32)
