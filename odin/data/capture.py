@@ -36,6 +36,7 @@ class Capture:
     points: np.ndarray  # [P, 3] float64, world units
     colors: np.ndarray  # [P, 3] uint8
     tracks: tuple[np.ndarray, ...]  # V arrays of ascending indices into points, int32
+    num_images_on_disk: int
     provided_factor: float = 1.0  # the F of an images_F folder in use
     skipped: tuple[str, ...] = ()  # frames left out because their files do not exist
     warnings: tuple[str, ...] = ()

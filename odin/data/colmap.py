@@ -88,9 +88,14 @@ def read_colmap(
     if on_disk > len(names):
         warnings.append(f"{len(names)} registered of {on_disk} images on disk")
     present, skipped = split_missing(image_root, names, skip_missing=skip_missing)
+    if skipped:
+        warnings.append(f"{len(skipped)} views skipped because their image files do not exist")
+    if not present:
+        raise ValueError(f"{image_root}: none of the {len(names)} registered images is there.")
     chosen = [registered[name] for name in present]
-    points, colors, tracks = _points_and_tracks(reconstruction, chosen, path)
-    viewmats = np.stack([_viewmat(image) for image in chosen]) if chosen else np.zeros((0, 4, 4))
+    points, colors, tracks, track_warnings = _points_and_tracks(reconstruction, chosen, path)
+    warnings += track_warnings
+    viewmats = np.stack([_viewmat(image) for image in chosen])
     check_poses(present, viewmats, path)
     views = tuple(
         SourceView(name=image.name, camera=_checked_camera(reconstruction.cameras[image.camera_id], path), viewmat=pose)
@@ -104,6 +109,7 @@ def read_colmap(
         points=points,
         colors=colors,
         tracks=tracks,
+        num_images_on_disk=on_disk,
         provided_factor=provided_factor,
         skipped=tuple(skipped),
         warnings=tuple(warnings),
@@ -132,12 +138,19 @@ def _read(path: Path, suffix: str) -> pycolmap.Reconstruction:
         else:
             reconstruction.read_text(str(path))
     except Exception as error:  # pycolmap passes on whatever C++ threw: IndexError, ValueError, RuntimeError
-        reason = str(error).split("] ")[-1].strip()
+        reason = str(error).split("] ")[-1].strip().rstrip(".") or type(error).__name__
         raise ValueError(
-            f"{path}: the COLMAP model ({suffix} files) cannot be read: {reason or type(error).__name__}. "
-            "Its files are damaged or do not belong together; export the model once more."
+            f"{path}: the COLMAP model ({suffix} files) cannot be read: {reason}. Its files are damaged or do not belong "
+            f"together{_describe_cut(path, suffix)}; export the model once more."
         ) from error
     return reconstruction
+
+
+def _describe_cut(path: Path, suffix: str) -> str:
+    """Text files that end inside a line, for an error message (binary files were checked before)."""
+    files = [path / (part + suffix) for part in (*_PARTS, *_RIG_PARTS)]
+    cut = [file.name for file in files if suffix == ".txt" and file.is_file() and not file.read_bytes().endswith(b"\n")]
+    return f" (cut short: {', '.join(cut)})" if cut else ""
 
 
 def _read_without_rigs(path: Path, suffix: str) -> pycolmap.Reconstruction:
@@ -179,18 +192,28 @@ def _rig_warnings(path: Path, reconstruction: pycolmap.Reconstruction) -> list[s
 
 def _points_and_tracks(
     reconstruction: pycolmap.Reconstruction, images: list[pycolmap.Image], path: Path
-) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
-    """Points in the order of their ids, and for each image the ascending indices of the points it saw."""
-    ids = np.array(sorted(reconstruction.points3D), dtype=np.uint64)
+) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...], list[str]]:
+    """Points in the order of their ids, for each image the ascending indices of the points it saw, and warnings."""
     table = reconstruction.points3D
+    ids = np.array(sorted(table), dtype=np.uint64)
     points = np.array([table[int(i)].xyz for i in ids], dtype=np.float64).reshape(-1, 3)
     colors = np.array([table[int(i)].color for i in ids], dtype=np.uint8).reshape(-1, 3)
     check_points(points, path)
-    tracks = []
+    tracks, num_seen, num_dangling = [], 0, 0
     for image in images:
-        seen = np.array([p.point3D_id for p in image.points2D if p.has_point3D()], dtype=np.uint64)
-        tracks.append(np.searchsorted(ids, np.unique(seen)).astype(np.int32))
-    return points, colors, tuple(tracks)
+        seen = np.unique(np.array([p.point3D_id for p in image.points2D if p.has_point3D()], dtype=np.uint64))
+        known = seen[np.isin(seen, ids)]
+        num_seen += len(seen)
+        num_dangling += len(seen) - len(known)
+        tracks.append(np.searchsorted(ids, known).astype(np.int32))
+    if not num_dangling:
+        return points, colors, tuple(tracks), []
+    # Cropped models look like this, and text files cut between two lines do too.
+    warning = (
+        f"{num_dangling} of {num_seen} observations are of points that points3D{_suffix(path)} ({len(ids)} points) does "
+        "not hold, and are left out; was the file cropped or cut short?"
+    )
+    return points, colors, tuple(tracks), [warning]
 
 
 def _checked_camera(camera: pycolmap.Camera, path: Path) -> pycolmap.Camera:

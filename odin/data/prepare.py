@@ -21,7 +21,7 @@ from odin.data import scene_io
 from odin.data.capture import Capture
 from odin.data.colmap import is_colmap_folder, read_colmap
 from odin.data.initial_points import NUM_RANDOM_POINTS, random_points, seen_by_any
-from odin.data.rectify import RectifiedView, plan_views, write_views
+from odin.data.rectify import RectifiedView, plan_views, source_factor, write_views
 from odin.data.scene import Protocol, Scene
 from odin.data.scene_io import Provenance
 from odin.data.transforms import is_transforms, read_transforms
@@ -80,9 +80,8 @@ def prepare(
     if (path / scene_io.MANIFEST).is_file():
         return _prepare_prepared(path, out, options)
     capture = _read(path, options)
-    default_name = (path.parent if path.is_file() else path).resolve().name
-    fingerprint = _capture_sha256(capture, options)
-    return _finish(capture, out, options, name or default_name, fingerprint)
+    name = name or (path.parent if path.is_file() else path).resolve().name
+    return _finish(capture, out, options, name, _capture_sha256(capture, {"name": name, **options}))
 
 
 def split_views(num_views: int, test_every: int, where: Path | str) -> np.ndarray:
@@ -127,7 +126,8 @@ def _prepare_gallery(
     scene_name = data.removeprefix(GALLERY_PREFIX)
     sizes = {key: value for key, value in (("width", width), ("num_views", num_views)) if value is not None}
     # The rendering is a function of these, so that a finished one need not be rendered to be recognized.
-    fingerprint = _sha256_of({"gallery": scene_name, **sizes, **options})
+    name = name or scene_name
+    fingerprint = _sha256_of({"gallery": scene_name, "name": name, **sizes, **options})
     if scene_io.is_prepared_from(out, fingerprint):
         return _already_prepared(out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -138,15 +138,15 @@ def _prepare_gallery(
             folder = gallery.build(scene_name, Path(work) / scene_name, seed=options["seed"], **sizes)
         except ModuleNotFoundError as error:
             raise ValueError(
-                f"{data}: the gallery needs {error.name}, which is not installed. Run `pip install mitsuba`, "
+                f"{data}: the gallery needs {error.name}, which is not installed. Run `pip install 'odin[gallery]'`, "
                 "or prepare photographs instead."
             ) from error
         capture = _read(Path(folder), options)
-        return _finish(capture, out, options, name or scene_name, fingerprint, source="gallery")
+        return _finish(capture, out, options, name, fingerprint, source="gallery")
 
 
 def _prepare_prepared(path: Path, out: Path, options: dict[str, Any]) -> Scene:
-    """Copy a prepared folder, or do nothing where it is `out` itself."""
+    """Copy a prepared folder, or do nothing where it is `out` itself. Its split and background stay as they are."""
     scene = scene_io.load_scene(path)
     if options["factor"] not in (None, 1.0) or options["images"] or options["model"]:
         raise ValueError(f"{path} is already prepared; factor, images and model need the original data.")
@@ -201,6 +201,7 @@ def _finish(
             input_sha256=fingerprint,
             source={"kind": source, **capture.origin},
             points=points_from,
+            num_images_on_disk=capture.num_images_on_disk,
             skipped=capture.skipped,
             warnings=warnings,
         )
@@ -211,20 +212,16 @@ def _finish(
 def _protocol(
     capture: Capture, plan: list[RectifiedView], options: dict[str, Any], source: str, split: str
 ) -> Protocol:
-    """How the final images relate to the camera file: by the option where one was given, else as found."""
-    ratios = [
-        view.camera.width / planned.width
-        for view, planned in zip(capture.views, plan, strict=True)
-        if planned.distorted is None  # undistorting changes the size too, which is no factor
-    ]
-    found = round(float(np.mean(ratios)), 3) if ratios else 1.0
-    if any(view.resized for view in plan):
+    """How the final images relate to the camera file."""
+    is_resized = any(view.resized for view in plan)
+    found = source_factor(capture, plan)
+    if is_resized:
         resize = "area"
     else:
-        resize = "provided" if capture.provided_factor != 1 or found != 1 else "none"
+        resize = "none" if found == 1 else "provided"
     return Protocol(
         source=source,
-        factor=options["factor"] if options["factor"] is not None else found,
+        factor=found * options["factor"] if is_resized else found,
         resize=resize,
         undistorted=any(view.distorted is not None for view in plan),
         split=split,

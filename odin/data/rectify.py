@@ -28,6 +28,7 @@ class RectifiedView:
     """What has to happen to one image file, and the pinhole camera that it then belongs to."""
 
     source: Path
+    source_size: tuple[int, int]  # width and height of the source file
     file: str  # relative path of the final file
     K: np.ndarray  # [3, 3] float64, pixels of the final file
     width: int
@@ -99,6 +100,18 @@ def scaled_to(camera: pycolmap.Camera, width: int, height: int) -> pycolmap.Came
     return scaled
 
 
+def source_factor(capture: Capture, views: list[RectifiedView]) -> float:
+    """How many times smaller the source files are than the camera file says (1 for equal sizes).
+
+    A whole number where every size is its quotient within a pixel of rounding, else the mean ratio to three digits.
+    """
+    cameras = np.array([(view.camera.width, view.camera.height) for view in capture.views], dtype=np.float64)
+    sizes = np.array([view.source_size for view in views], dtype=np.float64)
+    ratio = float((cameras / sizes).mean())
+    whole = max(1.0, round(ratio))
+    return whole if (np.abs(cameras / whole - sizes) <= 1).all() else round(ratio, 3)
+
+
 # Model with one focal length: the equal one with fx and fy, and how many distortion parameters that has.
 _TWO_FOCALS = {
     "SIMPLE_PINHOLE": ("PINHOLE", 0),
@@ -120,6 +133,7 @@ def write_views(views: list[RectifiedView], folder: Path, background: tuple[floa
 
 
 def _plan(source: Path, name: str, camera: pycolmap.Camera, shrink: float) -> RectifiedView:
+    source_size = (camera.width, camera.height)
     distorted = None if is_pinhole(camera) else camera
     if distorted is not None:
         camera = _undistorted_camera(distorted, source)
@@ -133,7 +147,14 @@ def _plan(source: Path, name: str, camera: pycolmap.Camera, shrink: float) -> Re
     is_copied = distorted is None and not resized
     file = name if is_copied or Path(name).suffix.lower() == ".png" else name + ".png"
     return RectifiedView(
-        source=source, file=file, K=K, width=width, height=height, distorted=distorted, resized=resized
+        source=source,
+        source_size=source_size,
+        file=file,
+        K=K,
+        width=width,
+        height=height,
+        distorted=distorted,
+        resized=resized,
     )
 
 

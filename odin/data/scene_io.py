@@ -52,6 +52,7 @@ class Provenance:
     input_sha256: str = ""  # of everything that went in: data and options
     source: dict[str, str] = field(default_factory=dict)  # parts of the data set that were read
     points: str = "sfm"  # where the points came from
+    num_images_on_disk: int | None = None  # in the data set's image folders, registered or not
     skipped: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -134,6 +135,7 @@ def write_scene_files(scene: Scene, folder: Path, provenance: Provenance) -> Non
         "num_test_views": int(scene.is_test.sum()),
         "num_points": len(scene.points),
         "num_tracks": len(scene.track_points),
+        "num_images_on_disk": provenance.num_images_on_disk,
         "points": provenance.points,
         "warnings": list(provenance.warnings),
         "skipped": list(provenance.skipped),

@@ -66,7 +66,11 @@ def read_transforms(
     present, skipped = split_missing(image_root, names, skip_missing=skip_missing)
     if not present:
         raise ValueError(f"{path}: none of the {len(names)} frames has an image file below {image_root}.")
-    logger.info("%s: %d of %d frames have an image file", path, len(present), len(names))
+    on_disk = max(_num_on_disk(image_root, present), len(present))
+    logger.info("%s: %d registered of %d images on disk, %d frames skipped", path, len(present), on_disk, len(skipped))
+    warnings = [f"{len(present)} registered of {on_disk} images on disk"] if on_disk > len(present) else []
+    if skipped:
+        warnings.append(f"{len(skipped)} views skipped because their image files do not exist")
     by_name = dict(zip(names, entries, strict=True))
     order = sorted(present)
     c2w = np.stack([_matrix(by_name[name][1], by_name[name][2]) for name in order])
@@ -90,9 +94,10 @@ def read_transforms(
         points=points,
         colors=colors,
         tracks=tuple(np.zeros(0, np.int32) for _ in views),
+        num_images_on_disk=on_disk,
         provided_factor=provided_factor,
         skipped=tuple(skipped),
-        warnings=_disk_warning(image_root, order, skipped),
+        warnings=tuple(warnings),
     )
 
 
@@ -269,15 +274,7 @@ def read_ply_points(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return points, colors
 
 
-def _disk_warning(image_root: Path, names: list[str], skipped: list[str]) -> tuple[str, ...]:
-    on_disk = sum(
-        len(list_images(image_root / folder))
-        for folder in {PurePosixPath(name).parts[0] for name in names}
-        if (image_root / folder).is_dir()
-    )
-    warnings = []
-    if on_disk > len(names):
-        warnings.append(f"{len(names)} registered of {on_disk} images on disk")
-    if skipped:
-        warnings.append(f"{len(skipped)} frames skipped because their image files do not exist")
-    return tuple(warnings)
+def _num_on_disk(image_root: Path, names: list[str]) -> int:
+    """Image files in the top folders that the frames' images lie in."""
+    folders = {PurePosixPath(name).parts[0] for name in names}
+    return sum(len(list_images(image_root / folder)) for folder in folders if (image_root / folder).is_dir())
