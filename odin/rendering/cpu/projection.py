@@ -93,9 +93,11 @@ def _footprint(real, means, quats, scales, i, viewmat, K, width, height, eps2d):
 
     xx, yy = u00 * u00 + u01 * u01 + u02 * u02, u10 * u10 + u11 * u11 + u12 * u12
     xy = u00 * u10 + u01 * u11 + u02 * u12
-    # det(U U^T) as a sum of squared minors (Cauchy-Binet): never negative, no cancellation for needle-like splats
-    minor0, minor1, minor2 = u01 * u12 - u02 * u11, u02 * u10 - u00 * u12, u00 * u11 - u01 * u10
-    det_free = minor0 * minor0 + minor1 * minor1 + minor2 * minor2
+    det_free = xx * yy - xy * xy
+    if det_free < real(0.01) * xx * yy:
+        # needle-like splats: det(U U^T) as a sum of squared minors (Cauchy-Binet), never negative, no cancellation
+        minor0, minor1, minor2 = u01 * u12 - u02 * u11, u02 * u10 - u00 * u12, u00 * u11 - u01 * u10
+        det_free = minor0 * minor0 + minor1 * minor1 + minor2 * minor2
     inv_det = one / max(det_free + eps2d * (xx + yy) + eps2d * eps2d, real(1e-10))
     cov_xx, cov_yy = xx + eps2d, yy + eps2d
     return Footprint(

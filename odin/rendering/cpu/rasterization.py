@@ -93,23 +93,19 @@ def prepare(order, radii, means2d, conics, opacities, colors, height, table, row
 
 
 @njit(**_INLINE)
-def _span(real, splat, dy, width):
-    """First pixel and number of pixels, in whole chunks, of the splat's span on the row dy below its mean.
+def _span(real, centre, disc, width):
+    """First pixel and one past the last, in whole chunks, of a span that is sqrt(disc) wide on each side of centre.
 
-    2 s <= reach is a quadratic in dx whose half-discriminant is (reach - CORE dy^2) / xx and whose centre is
-    shifted by SHEAR dy.
+    Truncation instead of ceil and floor: those would be library calls in the innermost loop but one.
     """
-    disc = (splat[REACH] - splat[CORE] * dy * dy) * splat[INV_XX]
-    if not disc > real(0):
-        return 0, 0
     half_width = real(math.sqrt(disc))
-    centre = splat[MEAN_X] + splat[SHEAR] * dy - real(0.5)
-    first = max(0, math.ceil(centre - half_width))
-    last = min(width - 1, math.floor(centre + half_width))
-    if last < first:
+    left, right = max(centre - half_width, real(0)), min(centre + half_width, real(width - 1))
+    first, last = np.int64(left), np.int64(right)
+    if first < left:
+        first += 1
+    if right < real(0) or last < first:
         return 0, 0
-    start = first & ~7
-    return start, (last | 7) + 1 - start
+    return first & ~7, (last | 7) + 1
 
 
 @njit(**_FAST)
@@ -123,34 +119,35 @@ def compose(table, rows, width, image, transmittance, stops):
     zero, half, one = real(0), real(0.5), real(1)
     min_alpha, max_alpha, min_t, max_s = real(1.0 / 255.0), real(0.999), real(1e-4), real(_MAX_S)
     for k in range(rows.shape[0]):
-        splat, position = table[k], np.int32(k)
-        opacity, red, green, blue = splat[OPACITY], splat[RED], splat[GREEN], splat[BLUE]
-        half_xx = half * splat[CONIC_XX]
-        for y in range(rows[k, 0], rows[k, 1] + 1):
-            dy = splat[MEAN_Y] - (real(y) + half)
-            start, num = _span(real, splat, dy, width)
-            if num == 0:
+        position = np.int32(k)
+        mean_x, mean_y, xy, opacity = table[k, MEAN_X], table[k, MEAN_Y], table[k, CONIC_XY], table[k, OPACITY]
+        red, green, blue = table[k, RED], table[k, GREEN], table[k, BLUE]
+        half_xx, half_yy = half * table[k, CONIC_XX], half * table[k, CONIC_YY]
+        reach, shear, core, inv_xx = table[k, REACH], table[k, SHEAR], table[k, CORE], table[k, INV_XX]
+        for row in range(rows[k, 0], rows[k, 1] + 1):
+            dy = mean_y - (real(row) + half)
+            disc = (reach - core * dy * dy) * inv_xx
+            if not disc > zero:
                 continue
-            s_y, slope = half * splat[CONIC_YY] * dy * dy, splat[CONIC_XY] * dy
-            dx0 = splat[MEAN_X] - real(start) - half
-            t_row, stop_row = transmittance[y, start : start + num], stops[y, start : start + num]
-            r_row, g_row = image[0, y, start : start + num], image[1, y, start : start + num]
-            b_row = image[2, y, start : start + num]
-            for j in range(num):
-                dx = dx0 - real(np.int32(j))
+            start, end = _span(real, mean_x + shear * dy - half, disc, width)
+            s_y, slope, dx0 = half_yy * dy * dy, xy * dy, mean_x - half
+            y = np.uint64(row)
+            for column in range(start, end):
+                x = np.uint64(column)
+                dx = dx0 - real(np.int32(column))
                 s = (half_xx * dx + slope) * dx + s_y
                 alpha = opacity * _exp_minus(min(s, max_s))
-                t, stop = t_row[j], stop_row[j]
+                t, stop = transmittance[y, x], stops[y, x]
                 hit = (stop > position) & (alpha >= min_alpha) & (s >= zero) & (s < max_s)
                 alpha = min(alpha, max_alpha)
                 t_next = t * (one - alpha)
                 drawn = hit & (t_next > min_t)
-                stop_row[j] = position if hit & (t_next <= min_t) else stop
+                stops[y, x] = position if hit & (t_next <= min_t) else stop
                 weight = alpha * t if drawn else zero
-                t_row[j] = t_next if drawn else t
-                r_row[j] += weight * red
-                g_row[j] += weight * green
-                b_row[j] += weight * blue
+                transmittance[y, x] = t_next if drawn else t
+                image[0, y, x] += weight * red
+                image[1, y, x] += weight * green
+                image[2, y, x] += weight * blue
 
 
 @njit(**_FAST)
@@ -168,43 +165,43 @@ def compose_backward(
     zero, half, one = real(0), real(0.5), real(1)
     min_alpha, max_alpha, max_s = real(1.0 / 255.0), real(0.999), real(_MAX_S)
     for k in range(rows.shape[0] - 1, -1, -1):
-        splat, position = table[k], np.int32(k)
-        opacity, red, green, blue = splat[OPACITY], splat[RED], splat[GREEN], splat[BLUE]
-        half_xx = half * splat[CONIC_XX]
+        position = np.int32(k)
+        mean_x, mean_y, xy, opacity = table[k, MEAN_X], table[k, MEAN_Y], table[k, CONIC_XY], table[k, OPACITY]
+        red, green, blue = table[k, RED], table[k, GREEN], table[k, BLUE]
+        half_xx, half_yy = half * table[k, CONIC_XX], half * table[k, CONIC_YY]
+        reach, shear, core, inv_xx = table[k, REACH], table[k, SHEAR], table[k, CORE], table[k, INV_XX]
         # moments of v = dL/ds over the pixels: 1, dx, dx^2, dy, dx dy, dy^2
         v_1 = v_x = v_xx = v_y = v_xy = v_yy = zero
         g_red = g_green = g_blue = zero
         count = np.int32(0)
-        for y in range(rows[k, 0], rows[k, 1] + 1):
-            dy = splat[MEAN_Y] - (real(y) + half)
-            start, num = _span(real, splat, dy, width)
-            if num == 0:
+        for row in range(rows[k, 0], rows[k, 1] + 1):
+            dy = mean_y - (real(row) + half)
+            disc = (reach - core * dy * dy) * inv_xx
+            if not disc > zero:
                 continue
-            s_y, slope = half * splat[CONIC_YY] * dy * dy, splat[CONIC_XY] * dy
-            dx0 = splat[MEAN_X] - real(start) - half
-            t_row, stop_row = transmittance[y, start : start + num], stops[y, start : start + num]
-            behind_row = behind[y, start : start + num]
-            gr_row, gg_row = g_image[0, y, start : start + num], g_image[1, y, start : start + num]
-            gb_row = g_image[2, y, start : start + num]
+            start, end = _span(real, mean_x + shear * dy - half, disc, width)
+            s_y, slope, dx0 = half_yy * dy * dy, xy * dy, mean_x - half
+            y = np.uint64(row)
             row_1 = row_x = row_xx = zero
-            for j in range(num):
-                dx = dx0 - real(np.int32(j))
+            for column in range(start, end):
+                x = np.uint64(column)
+                dx = dx0 - real(np.int32(column))
                 s = (half_xx * dx + slope) * dx + s_y
                 raw = opacity * _exp_minus(min(s, max_s))
-                hit = (stop_row[j] > position) & (raw >= min_alpha) & (s >= zero) & (s < max_s)
+                hit = (stops[y, x] > position) & (raw >= min_alpha) & (s >= zero) & (s < max_s)
                 alpha = min(raw, max_alpha) if hit else zero
                 inv = one / (one - alpha)
-                t = t_row[j] * inv
-                t_row[j] = t
+                t = transmittance[y, x] * inv
+                transmittance[y, x] = t
                 weight = alpha * t
-                gr, gg, gb = gr_row[j], gg_row[j], gb_row[j]
+                gr, gg, gb = g_image[0, y, x], g_image[1, y, x], g_image[2, y, x]
                 g_red += weight * gr
                 g_green += weight * gg
                 g_blue += weight * gb
                 own = red * gr + green * gg + blue * gb
-                carried = behind_row[j]
+                carried = behind[y, x]
                 g_alpha = t * own - inv * carried
-                behind_row[j] = carried + weight * own
+                behind[y, x] = carried + weight * own
                 count += np.int32(1) if hit else np.int32(0)
                 # where alpha is cut off at 0.999 it does not depend on s
                 v = -raw * g_alpha if hit & (raw <= max_alpha) else zero
@@ -219,10 +216,10 @@ def compose_backward(
             v_xy += row_x * dy
             v_yy += row_1 * dy * dy
         if count > 0:
-            g = order[k]
+            g, two = order[k], real(2)
             touched[g] = count
-            g_means2d[g, 0] = splat[CONIC_XX] * v_x + splat[CONIC_XY] * v_y
-            g_means2d[g, 1] = splat[CONIC_XY] * v_x + splat[CONIC_YY] * v_y
+            g_means2d[g, 0] = two * half_xx * v_x + xy * v_y
+            g_means2d[g, 1] = xy * v_x + two * half_yy * v_y
             g_conics[g, 0], g_conics[g, 1], g_conics[g, 2] = half * v_xx, v_xy, half * v_yy
             g_opacities[g] = -v_1 / opacity
             g_colors[g, 0], g_colors[g, 1], g_colors[g, 2] = g_red, g_green, g_blue
