@@ -184,7 +184,7 @@ def project(
         opacity = opacities[i]
         if antialiased:
             opacity = opacity * real(math.sqrt(p.det_free * p.inv_det))
-        if not opacity >= real(1.0 / 255.0):
+        if not (opacity >= real(1.0 / 255.0) and opacity < real(np.inf)):
             continue
         # half-width, in standard deviations, of the region with alpha >= 1/255
         extent = min(real(3.33), real(math.sqrt(real(2) * real(math.log(opacity * real(255))))))

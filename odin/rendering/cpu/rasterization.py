@@ -72,7 +72,7 @@ def prepare(order, radii, means2d, conics, opacities, colors, height, table, row
         g = order[k]
         a, b, c, opacity = conics[g, 0], conics[g, 1], conics[g, 2], opacities[g]
         rows[k, 0], rows[k, 1] = 0, -1
-        if not (a > zero and c > zero and opacity >= inv255):
+        if not (a > zero and c > zero and opacity >= inv255 and opacity < real(np.inf)):
             continue
         # alpha >= 1/255 exactly where 2 s <= 2 ln(255 o); the margin covers rounding, the pixel loop decides
         reach = real(2) * (real(math.log(opacity * real(255))) + real(1e-3))
