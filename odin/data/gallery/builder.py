@@ -92,9 +92,7 @@ def build(
         return out
     _require_libraries()
     with _workspace(out, identity) as work:
-        missing = _missing_files(
-            out, identity
-        )  # another process may have built it while this one waited
+        missing = _missing_files(out, identity)  # another process may have built it while this one waited
         if missing == []:
             shutil.rmtree(work, ignore_errors=True)
             return out
@@ -108,23 +106,15 @@ def build(
     return out
 
 
-def _identity(
-    name: str, width: int, num_views: int | None, seed: int, depth: bool
-) -> Identity:
+def _identity(name: str, width: int, num_views: int | None, seed: int, depth: bool) -> Identity:
     if name not in NAMES:
-        raise ValueError(
-            f"gallery: unknown scene {name!r}; there are {', '.join(NAMES)}"
-        )
+        raise ValueError(f"gallery: unknown scene {name!r}; there are {', '.join(NAMES)}")
     if width < 16 or width % 4:
-        raise ValueError(
-            f"gallery: width = {width} pixels, must be a multiple of 4 and at least 16"
-        )
+        raise ValueError(f"gallery: width = {width} pixels, must be a multiple of 4 and at least 16")
     if num_views is None:
         num_views = DEFAULT_VIEWS[name]
     if num_views < MIN_VIEWS:
-        raise ValueError(
-            f"gallery: num_views = {num_views}, must be at least {MIN_VIEWS}"
-        )
+        raise ValueError(f"gallery: num_views = {num_views}, must be at least {MIN_VIEWS}")
     if seed < 0:
         raise ValueError(f"gallery: seed = {seed}, must not be negative")
     return Identity(name=name, width=width, num_views=num_views, seed=seed, depth=depth)
@@ -133,9 +123,7 @@ def _identity(
 def _require_libraries() -> None:
     for module, package in (("mitsuba", "mitsuba"), ("skimage", "scikit-image")):
         if importlib.util.find_spec(module) is None:
-            raise ValueError(
-                f"gallery: {package} is not installed; install it with `pip install odin[gallery]`"
-            )
+            raise ValueError(f"gallery: {package} is not installed; install it with `pip install odin[gallery]`")
 
 
 def _missing_files(out: Path, identity: Identity) -> list[str] | None:
@@ -145,45 +133,31 @@ def _missing_files(out: Path, identity: Identity) -> list[str] | None:
     advice = "choose another folder or remove this one"
     manifest = out / MANIFEST
     if not manifest.is_file():
-        raise ValueError(
-            f"gallery: {out} exists and holds something else (no {MANIFEST}); {advice}"
-        )
+        raise ValueError(f"gallery: {out} exists and holds something else (no {MANIFEST}); {advice}")
     try:
         content = json.loads(manifest.read_text())
         found, files = dict(content["identity"]), dict(content["files"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"gallery: {manifest} cannot be read ({error!r}); {advice}"
-        ) from error
+        raise ValueError(f"gallery: {manifest} cannot be read ({error!r}); {advice}") from error
     wanted = asdict(identity)
-    differing = [
-        key
-        for key in sorted(found.keys() | wanted.keys())
-        if found.get(key) != wanted.get(key)
-    ]
+    differing = [key for key in sorted(found.keys() | wanted.keys()) if found.get(key) != wanted.get(key)]
     if differing:
         was = ", ".join(f"{key} = {found.get(key)!r}" for key in differing)
         new = ", ".join(f"{key} = {wanted.get(key)!r}" for key in differing)
-        raise ValueError(
-            f"gallery: {out} holds a scene with {was}, wanted is {new}; {advice}"
-        )
+        raise ValueError(f"gallery: {out} holds a scene with {was}, wanted is {new}; {advice}")
     missing = []
     for path, sha256 in files.items():
         if not (out / path).is_file():
             missing.append(path)
         elif _sha256(out / path) != sha256:
-            raise ValueError(
-                f"gallery: {out / path} was changed since it was built; {advice}"
-            )
+            raise ValueError(f"gallery: {out / path} was changed since it was built; {advice}")
     return missing
 
 
 @contextmanager
 def _workspace(out: Path, identity: Identity) -> Iterator[Path]:
     """The hidden folder beside `out` for this identity, held by this process alone for as long as the context lasts."""
-    digest = hashlib.sha256(
-        json.dumps(asdict(identity), sort_keys=True).encode()
-    ).hexdigest()[:8]
+    digest = hashlib.sha256(json.dumps(asdict(identity), sort_keys=True).encode()).hexdigest()[:8]
     work = out.absolute().parent / f".{out.name}.{digest}.partial"
     work.mkdir(parents=True, exist_ok=True)
     handle = os.open(work, os.O_RDONLY)
@@ -205,16 +179,10 @@ def _stem(view: int) -> str:
     return f"{view:04d}"
 
 
-def _render_views(
-    job: _Job, processes: int, progress: Callable[[int, int], None] | None
-) -> None:
+def _render_views(job: _Job, processes: int, progress: Callable[[int, int], None] | None) -> None:
     """Render every view that has no part yet: the part is a view's last file."""
     total = job.identity.num_views
-    views = [
-        view
-        for view in range(total)
-        if not (job.folder / _PARTS / f"{_stem(view)}.npz").is_file()
-    ]
+    views = [view for view in range(total) if not (job.folder / _PARTS / f"{_stem(view)}.npz").is_file()]
     done = total - len(views)
     if progress is not None and done:
         progress(done, total)
@@ -239,9 +207,7 @@ def _start_rendering(job: _Job) -> Callable[[int], None]:
     def render(view: int) -> None:
         picture = renderer.picture(
             view,
-            seed=int(
-                np.random.SeedSequence([identity.seed, 3, view]).generate_state(1)[0]
-            ),
+            seed=int(np.random.SeedSequence([identity.seed, 3, view]).generate_state(1)[0]),
         )
         geometry = renderer.geometry(view)
         rng = np.random.default_rng([identity.seed, 4, view])
@@ -267,10 +233,7 @@ def _start_rendering(job: _Job) -> Callable[[int], None]:
         ):
             np.savez(
                 file,
-                **{
-                    key: getattr(points, key)
-                    for key in ("positions", "normals", "colors")
-                },
+                **{key: getattr(points, key) for key in ("positions", "normals", "colors")},
             )
 
     return render
@@ -317,9 +280,7 @@ def _start_observing(job: _Job) -> Callable[[int], surface.Observations]:
     K = intrinsics(description.fov_x_deg, width, height)
 
     def observe(view: int) -> surface.Observations:
-        indices, pixels = surface.candidates(
-            points, description.camtoworlds[view], K, width, height
-        )
+        indices, pixels = surface.candidates(points, description.camtoworlds[view], K, width, height)
         seen = renderer.sees(view, points.positions[indices])
         rng = np.random.default_rng([identity.seed, 5, view])
         return surface.observe(indices[seen], pixels[seen], width, height, rng)
@@ -336,20 +297,11 @@ def _load_points(job: _Job) -> surface.SurfacePoints:
 
 
 def _write_manifest(job: _Job) -> None:
-    files = sorted(
-        path
-        for path in job.folder.rglob("*")
-        if path.is_file() and path.name != MANIFEST
-    )
+    files = sorted(path for path in job.folder.rglob("*") if path.is_file() and path.name != MANIFEST)
     content: dict[str, Any] = {
         "identity": asdict(job.identity),
-        "libraries": {
-            name: importlib.metadata.version(name)
-            for name in ("mitsuba", "numpy", "scikit-image")
-        },
-        "files": {
-            path.relative_to(job.folder).as_posix(): _sha256(path) for path in files
-        },
+        "libraries": {name: importlib.metadata.version(name) for name in ("mitsuba", "numpy", "scikit-image")},
+        "files": {path.relative_to(job.folder).as_posix(): _sha256(path) for path in files},
     }
     with _written(job.folder / MANIFEST) as temporary:
         temporary.write_text(json.dumps(content, indent=2) + "\n")

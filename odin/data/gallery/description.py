@@ -55,15 +55,11 @@ class Description:
     lamp: Lamp | None = None
     sun: Sun | None = None
     bulb: Bulb | None = None
-    sky: tuple[float, float, float] | None = (
-        None  # radiance of all directions that hit nothing
-    )
+    sky: tuple[float, float, float] | None = None  # radiance of all directions that hit nothing
     camtoworlds: np.ndarray  # [V, 4, 4] float64, OpenCV axes
     fov_x_deg: float
     exposure: float  # factor from radiance to what the tone curve takes
-    num_points: (
-        int  # surface points to draw, before those seen by one view alone are dropped
-    )
+    num_points: int  # surface points to draw, before those seen by one view alone are dropped
     samples_per_pixel: int  # a square number suits the sampler best
     max_depth: int  # longest light path, in segments
 
@@ -74,9 +70,7 @@ def intrinsics(fov_x_deg: float, width: int, height: int) -> np.ndarray:
     return np.array([[focal_px, 0, width / 2], [0, focal_px, height / 2], [0, 0, 1]])
 
 
-def look_at(
-    position: Vector, target: Vector, up: Vector = (0.0, 0.0, 1.0)
-) -> np.ndarray:
+def look_at(position: Vector, target: Vector, up: Vector = (0.0, 0.0, 1.0)) -> np.ndarray:
     """Camera to world for a camera at `position` that looks at `target`; x right, y down, z forward. [4, 4] float64"""
     position = np.asarray(position, np.float64)
     forward = np.asarray(target, np.float64) - position
@@ -95,7 +89,4 @@ def look_at(
 
 def spread(num_views: int, num_groups: int) -> list[int]:
     """How many of the views each group gets, as evenly as possible."""
-    return [
-        num_views // num_groups + (group < num_views % num_groups)
-        for group in range(num_groups)
-    ]
+    return [num_views // num_groups + (group < num_views % num_groups) for group in range(num_groups)]

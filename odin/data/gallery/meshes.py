@@ -22,9 +22,7 @@ class Mesh:
     positions: np.ndarray  # [N, 3] float32, metres
     uvs: np.ndarray  # [N, 2] float32, pictures
     faces: np.ndarray  # [F, 3] uint32
-    normals: np.ndarray | None = (
-        None  # [N, 3] float32 unit vectors for smooth shading; None: flat faces
-    )
+    normals: np.ndarray | None = None  # [N, 3] float32 unit vectors for smooth shading; None: flat faces
 
     @property
     def num_faces(self) -> int:
@@ -34,45 +32,28 @@ class Mesh:
 def merge(meshes: Sequence[Mesh]) -> Mesh:
     """One mesh of several, all flat or all smooth."""
     smooth = [mesh.normals is not None for mesh in meshes]
-    assert meshes and all(smooth) == any(smooth), (
-        "merge takes at least one mesh, all flat or all smooth"
-    )
+    assert meshes and all(smooth) == any(smooth), "merge takes at least one mesh, all flat or all smooth"
     starts = np.cumsum([0] + [len(mesh.positions) for mesh in meshes[:-1]])
     return Mesh(
         positions=np.concatenate([mesh.positions for mesh in meshes]),
         uvs=np.concatenate([mesh.uvs for mesh in meshes]),
-        faces=np.concatenate(
-            [
-                mesh.faces + np.uint32(start)
-                for mesh, start in zip(meshes, starts, strict=True)
-            ]
-        ),
-        normals=np.concatenate([mesh.normals for mesh in meshes])
-        if all(smooth)
-        else None,
+        faces=np.concatenate([mesh.faces + np.uint32(start) for mesh, start in zip(meshes, starts, strict=True)]),
+        normals=np.concatenate([mesh.normals for mesh in meshes]) if all(smooth) else None,
     )
 
 
-def quad(
-    corner: Vector, right: Vector, up: Vector, *, picture_m: float | None = None
-) -> Mesh:
+def quad(corner: Vector, right: Vector, up: Vector, *, picture_m: float | None = None) -> Mesh:
     """A flat parallelogram that shows its picture upright when seen from the side `right x up` points to.
 
     `corner` is the lower left corner and `right` and `up` are the edges that leave it. The picture repeats every
     `picture_m` metres, or fills the quad once when that is None.
     """
-    corner, right, up = (
-        np.asarray(vector, np.float64) for vector in (corner, right, up)
-    )
+    corner, right, up = (np.asarray(vector, np.float64) for vector in (corner, right, up))
     columns = 1.0 if picture_m is None else float(np.linalg.norm(right)) / picture_m
     rows = 1.0 if picture_m is None else float(np.linalg.norm(up)) / picture_m
     return Mesh(
-        positions=np.array(
-            [corner, corner + right, corner + right + up, corner + up], np.float32
-        ),
-        uvs=np.array(
-            [(0, 1), (columns, 1), (columns, 1 - rows), (0, 1 - rows)], np.float32
-        ),
+        positions=np.array([corner, corner + right, corner + right + up, corner + up], np.float32),
+        uvs=np.array([(0, 1), (columns, 1), (columns, 1 - rows), (0, 1 - rows)], np.float32),
         faces=np.array([(0, 1, 2), (0, 2, 3)], np.uint32),
     )
 
@@ -95,13 +76,9 @@ def box(
         quads.append(quad((x1, y1, z0), (-width, 0, 0), up, picture_m=picture_m))
         quads.append(quad((x0, y1, z0), (0, -depth, 0), up, picture_m=picture_m))
     if "top" in faces:
-        quads.append(
-            quad((x0, y0, z1), (width, 0, 0), (0, depth, 0), picture_m=picture_m)
-        )
+        quads.append(quad((x0, y0, z1), (width, 0, 0), (0, depth, 0), picture_m=picture_m))
     if "bottom" in faces:
-        quads.append(
-            quad((x0, y1, z0), (width, 0, 0), (0, -depth, 0), picture_m=picture_m)
-        )
+        quads.append(quad((x0, y1, z0), (width, 0, 0), (0, -depth, 0), picture_m=picture_m))
     return merge(quads)
 
 
@@ -120,9 +97,7 @@ def sphere(
     polar = np.linspace(0, np.arccos(lowest), 33)  # from the zenith down
     azimuth = np.linspace(0, 2 * np.pi, 65)
     down, around = np.meshgrid(polar, azimuth, indexing="ij")  # [33, 65]
-    outward = np.stack(
-        [np.sin(down) * np.cos(around), np.sin(down) * np.sin(around), np.cos(down)], -1
-    )
+    outward = np.stack([np.sin(down) * np.cos(around), np.sin(down) * np.sin(around), np.cos(down)], -1)
     uvs = np.stack([around / (2 * np.pi) * pictures, down / np.pi], -1)
     return _grid(
         np.asarray(centre) + radius * outward,
@@ -142,12 +117,8 @@ def tube(path: np.ndarray, radius: float, *, pictures: float) -> Mesh:
     side /= np.linalg.norm(side, axis=1, keepdims=True)
     other = np.cross(tangents, side)
     angles = np.linspace(0, 2 * np.pi, 25)[None, :, None]
-    outward = (
-        np.cos(angles) * side[:, None] + np.sin(angles) * other[:, None]
-    )  # [M + 1, 25, 3]
-    along, around = np.meshgrid(
-        np.linspace(0, pictures, len(path)), np.linspace(0, 1, 25), indexing="ij"
-    )
+    outward = np.cos(angles) * side[:, None] + np.sin(angles) * other[:, None]  # [M + 1, 25, 3]
+    along, around = np.meshgrid(np.linspace(0, pictures, len(path)), np.linspace(0, 1, 25), indexing="ij")
     return _grid(
         path[:, None] + radius * outward,
         outward,
@@ -156,16 +127,11 @@ def tube(path: np.ndarray, radius: float, *, pictures: float) -> Mesh:
     )
 
 
-def _grid(
-    positions: np.ndarray, normals: np.ndarray, uvs: np.ndarray, *, flip: bool
-) -> Mesh:
+def _grid(positions: np.ndarray, normals: np.ndarray, uvs: np.ndarray, *, flip: bool) -> Mesh:
     """A smooth mesh over a parametric surface sampled on a grid: positions and normals [R, C, 3], uvs [R, C, 2]."""
     rows, columns = positions.shape[:2]
     index = np.arange(rows * columns, dtype=np.uint32).reshape(rows, columns)
-    a, b, c, d = (
-        part.ravel()
-        for part in (index[:-1, :-1], index[1:, :-1], index[1:, 1:], index[:-1, 1:])
-    )
+    a, b, c, d = (part.ravel() for part in (index[:-1, :-1], index[1:, :-1], index[1:, 1:], index[:-1, 1:]))
     faces = np.concatenate([np.stack([a, b, c], 1), np.stack([a, c, d], 1)])
     return Mesh(
         positions=positions.reshape(-1, 3).astype(np.float32),

@@ -23,9 +23,7 @@ drjit.set_thread_count(1)
 _BLOCK_SIZE_PX = 16
 _NEAR_M, _FAR_M = 0.02, 1000.0
 _SELF_HIT_SHARE = 1e-3  # of a ray's length left untested before its end, so that a point does not hide itself
-_AXES = np.diag(
-    [-1.0, -1.0, 1.0, 1.0]
-)  # Mitsuba's camera looks along +z with x to the left and y up
+_AXES = np.diag([-1.0, -1.0, 1.0, 1.0])  # Mitsuba's camera looks along +z with x to the left and y up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -34,9 +32,7 @@ class Geometry:
 
     positions: np.ndarray  # [H, W, 3] float64, metres
     normals: np.ndarray  # [H, W, 3] float64, unit vectors of the shading normal
-    depths: (
-        np.ndarray
-    )  # [H, W] float32, metres along the camera's z axis; 0 where nothing was hit
+    depths: np.ndarray  # [H, W] float32, metres along the camera's z axis; 0 where nothing was hit
 
 
 class Renderer:
@@ -80,12 +76,8 @@ class Renderer:
 
     def geometry(self, view: int) -> Geometry:
         """What that view's pixel centres hit."""
-        sensor = self._sensor(
-            view, {"type": "stratified", "sample_count": 1, "jitter": False}, "box"
-        )
-        channels = mitsuba.render(
-            self._scene, sensor=sensor, integrator=self._geometry_tracer, spp=1, seed=0
-        )
+        sensor = self._sensor(view, {"type": "stratified", "sample_count": 1, "jitter": False}, "box")
+        channels = mitsuba.render(self._scene, sensor=sensor, integrator=self._geometry_tracer, spp=1, seed=0)
         channels = np.array(channels, np.float64)  # [H, W, 7]
         positions, normals, hit = (
             channels[..., :3],
@@ -93,9 +85,7 @@ class Renderer:
             channels[..., 6] > 0,
         )
         world_to_camera = np.linalg.inv(self._description.camtoworlds[view])
-        depths = (positions * world_to_camera[2, :3]).sum(-1) + world_to_camera[
-            2, 3
-        ]  # no BLAS: its order may vary
+        depths = (positions * world_to_camera[2, :3]).sum(-1) + world_to_camera[2, 3]  # no BLAS: its order may vary
         return Geometry(
             positions=positions,
             normals=normals,
@@ -153,9 +143,7 @@ def tone_map(radiance: np.ndarray, exposure: float) -> np.ndarray:
 def _scene_entries(description: Description) -> dict:
     entries: dict = {"type": "scene"}
     for surface in description.surfaces:
-        entries[surface.name] = _mesh(
-            surface.name, surface.mesh, {"bsdf": _material(surface)}
-        )
+        entries[surface.name] = _mesh(surface.name, surface.mesh, {"bsdf": _material(surface)})
     if description.lamp is not None:
         texture = {
             "type": "bitmap",

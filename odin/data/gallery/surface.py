@@ -74,9 +74,7 @@ def join(parts: list[SurfacePoints]) -> SurfacePoints:
     )
 
 
-def project(
-    points: np.ndarray, camtoworld: np.ndarray, K: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def project(points: np.ndarray, camtoworld: np.ndarray, K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Pixels [P, 2] and depths [P] of world points [P, 3], float64; pixels mean nothing where the depth is <= 0."""
     world_to_camera = np.linalg.inv(camtoworld)
     local = points @ world_to_camera[:3, :3].T + world_to_camera[:3, 3]  # [P, 3]
@@ -145,15 +143,11 @@ def write_model(
             params=[K[0, 0], K[1, 1], K[0, 2], K[1, 2]],
         )
     )
-    tracks: dict[int, pycolmap.Track] = {
-        int(point): pycolmap.Track() for point in np.flatnonzero(kept)
-    }
+    tracks: dict[int, pycolmap.Track] = {int(point): pycolmap.Track() for point in np.flatnonzero(kept)}
     for view, (name, seen) in enumerate(zip(names, observations, strict=True)):
         shown = kept[seen.points]
         viewmat = np.linalg.inv(camtoworlds[view])
-        image = pycolmap.Image(
-            name=name, keypoints=seen.pixels[shown], camera_id=1, image_id=view + 1
-        )
+        image = pycolmap.Image(name=name, keypoints=seen.pixels[shown], camera_id=1, image_id=view + 1)
         model.add_image_with_trivial_frame(image, pycolmap.Rigid3d(viewmat[:3]))
         for index, point in enumerate(seen.points[shown]):
             tracks[int(point)].add_element(view + 1, index)

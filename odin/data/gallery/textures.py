@@ -40,41 +40,27 @@ def photo(name: str, max_texels: int = MAX_TEXELS) -> np.ndarray:
         )
     path = Path(spec.origin).parent / "data" / name
     if not path.is_file():
-        raise ValueError(
-            f"scikit-image does not ship {path}; install scikit-image 0.26, whose wheel has it"
-        )
+        raise ValueError(f"scikit-image does not ship {path}; install scikit-image 0.26, whose wheel has it")
     with Image.open(path) as image:
-        flat = Image.alpha_composite(
-            Image.new("RGBA", image.size, "white"), image.convert("RGBA")
-        ).convert("RGB")
+        flat = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA")).convert("RGB")
     flat.thumbnail((max_texels, max_texels), Image.Resampling.BOX)
     pixels = np.asarray(flat)
     pixels.flags.writeable = False
     return pixels
 
 
-def tinted(
-    name: str, colour: Colour, *, contrast: float = 1.0, max_texels: int = MAX_TEXELS
-) -> np.ndarray:
+def tinted(name: str, colour: Colour, *, contrast: float = 1.0, max_texels: int = MAX_TEXELS) -> np.ndarray:
     """A grey photograph's structure in another colour: its mean becomes `colour`. [H, W, 3] uint8"""
     grey = photo(name, max_texels).mean(axis=2) / 255.0
-    return _to_uint8(
-        np.asarray(colour) * (1 + contrast * (grey / grey.mean() - 1))[..., None]
-    )
+    return _to_uint8(np.asarray(colour) * (1 + contrast * (grey / grey.mean() - 1))[..., None])
 
 
-def bricks(
-    colour: Colour, *, contrast: float = 1.0, max_texels: int = MAX_TEXELS
-) -> np.ndarray:
+def bricks(colour: Colour, *, contrast: float = 1.0, max_texels: int = MAX_TEXELS) -> np.ndarray:
     """A brick wall in level courses; the photograph's run upright. [H, W, 3] uint8"""
-    return np.ascontiguousarray(
-        np.rot90(tinted("brick.png", colour, contrast=contrast, max_texels=max_texels))
-    )
+    return np.ascontiguousarray(np.rot90(tinted("brick.png", colour, contrast=contrast, max_texels=max_texels)))
 
 
-def value_noise(
-    rng: np.random.Generator, *, first_cells: int = 4, gain: float = 0.55
-) -> np.ndarray:
+def value_noise(rng: np.random.Generator, *, first_cells: int = 4, gain: float = 0.55) -> np.ndarray:
     """Smooth random pattern that repeats without a seam, mean about 0.5. [K, K] float64, 0..1
 
     Octaves of bilinear value noise with a smoothstep fade (Perlin 1985); `gain` is the ratio of amplitudes.
@@ -95,37 +81,26 @@ def value_noise(
     return total / weight
 
 
-def planks(
-    rng: np.random.Generator, colour: Colour, *, num_rows: int = 8
-) -> np.ndarray:
+def planks(rng: np.random.Generator, colour: Colour, *, num_rows: int = 8) -> np.ndarray:
     """Boards one above the other, with grain along them and joints. [K, K, 3] uint8"""
     grain = value_noise(rng, first_cells=8, gain=0.75)
-    grain = grain[
-        :, np.arange(PATTERN_TEXELS) // 8 * 2 % PATTERN_TEXELS
-    ]  # stretched along the boards
+    grain = grain[:, np.arange(PATTERN_TEXELS) // 8 * 2 % PATTERN_TEXELS]  # stretched along the boards
     pixels = np.empty((PATTERN_TEXELS, PATTERN_TEXELS, 3))
     edges = np.linspace(0, PATTERN_TEXELS, num_rows + 1).astype(int)
     for top, bottom in itertools.pairwise(edges):
         board = np.asarray(colour) * rng.uniform(0.75, 1.2)
-        pixels[top:bottom] = board * (
-            0.5 + np.roll(grain, rng.integers(PATTERN_TEXELS), 1)[top:bottom, :, None]
-        )
+        pixels[top:bottom] = board * (0.5 + np.roll(grain, rng.integers(PATTERN_TEXELS), 1)[top:bottom, :, None])
         pixels[top : top + 2] *= 0.5
         joint = rng.integers(PATTERN_TEXELS - 2)
         pixels[top:bottom, joint : joint + 2] *= 0.5
     return _to_uint8(pixels)
 
 
-def tiles(
-    rng: np.random.Generator, light: Colour, dark: Colour, *, num_tiles: int = 4
-) -> np.ndarray:
+def tiles(rng: np.random.Generator, light: Colour, dark: Colour, *, num_tiles: int = 4) -> np.ndarray:
     """A chequered floor with joints. [K, K, 3] uint8"""
     index = np.arange(PATTERN_TEXELS) * num_tiles // PATTERN_TEXELS
     even = (index[:, None] + index) % 2 == 0
-    pixels = (
-        np.where(even[..., None], light, dark)
-        * (0.7 + 0.6 * value_noise(rng, gain=0.7))[..., None]
-    )
+    pixels = np.where(even[..., None], light, dark) * (0.7 + 0.6 * value_noise(rng, gain=0.7))[..., None]
     joint = np.arange(PATTERN_TEXELS) % (PATTERN_TEXELS // num_tiles) < 4
     pixels[joint] *= 0.6
     pixels[:, joint] *= 0.6
@@ -146,14 +121,9 @@ def plaster(
     return _to_uint8(np.asarray(colour) * (shade * patches)[..., None])
 
 
-def facade(
-    rng: np.random.Generator, wall: Colour, *, num_columns: int = 5, num_rows: int = 5
-) -> np.ndarray:
+def facade(rng: np.random.Generator, wall: Colour, *, num_columns: int = 5, num_rows: int = 5) -> np.ndarray:
     """A house front with rows of windows, some of them lit. [K, K, 3] uint8"""
-    pixels = (
-        np.asarray(wall)
-        * (0.75 + 0.5 * value_noise(rng, first_cells=8, gain=0.7))[..., None]
-    )
+    pixels = np.asarray(wall) * (0.75 + 0.5 * value_noise(rng, first_cells=8, gain=0.7))[..., None]
     width, height = PATTERN_TEXELS // num_columns, PATTERN_TEXELS // num_rows
     for row in range(num_rows):
         for column in range(num_columns):
@@ -161,14 +131,8 @@ def facade(
             bottom, right = top + int(0.6 * height), left + int(0.56 * width)
             pixels[top - 2 : bottom + 2, left - 2 : right + 2] = np.asarray(wall) * 0.6
             lit = rng.random() < 0.2
-            pane = (
-                np.array([0.92, 0.8, 0.5])
-                if lit
-                else np.array([0.3, 0.4, 0.5]) * rng.uniform(0.6, 1.5)
-            )
-            pixels[top:bottom, left:right] = (
-                pane * np.linspace(1.1, 0.85, bottom - top)[:, None, None]
-            )
+            pane = np.array([0.92, 0.8, 0.5]) if lit else np.array([0.3, 0.4, 0.5]) * rng.uniform(0.6, 1.5)
+            pixels[top:bottom, left:right] = pane * np.linspace(1.1, 0.85, bottom - top)[:, None, None]
     return _to_uint8(pixels)
 
 
@@ -176,23 +140,17 @@ def sky(rng: np.random.Generator) -> np.ndarray:
     """Clouds over a pale horizon as linear radiance, longitude by latitude from the zenith down. [K, 2 K, 3] float32"""
     polar = np.linspace(0, np.pi, PATTERN_TEXELS)[:, None, None]
     height = np.clip(np.cos(polar), 0, 1) ** 0.6  # 0 at the horizon and below
-    blue = (
-        np.array([0.80, 0.87, 0.94])
-        + (np.array([0.30, 0.50, 0.86]) - np.array([0.80, 0.87, 0.94])) * height
-    )
+    blue = np.array([0.80, 0.87, 0.94]) + (np.array([0.30, 0.50, 0.86]) - np.array([0.80, 0.87, 0.94])) * height
     noise = np.concatenate([value_noise(rng), value_noise(rng)], axis=1)
     # The two squares meet in a soft seam, since each repeats only by itself.
     blend = np.clip(np.abs(np.arange(2 * PATTERN_TEXELS) - PATTERN_TEXELS) / 24.0, 0, 1)
     blend *= np.clip(
-        np.minimum(np.arange(2 * PATTERN_TEXELS), np.arange(2 * PATTERN_TEXELS)[::-1])
-        / 24.0,
+        np.minimum(np.arange(2 * PATTERN_TEXELS), np.arange(2 * PATTERN_TEXELS)[::-1]) / 24.0,
         0,
         1,
     )
     cover = np.clip((noise - 0.48) * 5, 0, 1)[..., None] * 0.85 * blend[:, None]
-    return to_linear(blue * (1 - cover) + np.array([0.96, 0.96, 0.97]) * cover).astype(
-        np.float32
-    )
+    return to_linear(blue * (1 - cover) + np.array([0.96, 0.96, 0.97]) * cover).astype(np.float32)
 
 
 def to_linear(srgb: np.ndarray) -> np.ndarray:
@@ -204,9 +162,7 @@ def to_linear(srgb: np.ndarray) -> np.ndarray:
 def to_srgb(linear: np.ndarray) -> np.ndarray:
     """sRGB values of linear light in 0..1 (IEC 61966-2-1)."""
     linear = np.clip(np.asarray(linear, np.float64), 0, 1)
-    return np.where(
-        linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055
-    )
+    return np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
 
 
 def _to_uint8(pixels: np.ndarray) -> np.ndarray:

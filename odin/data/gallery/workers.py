@@ -80,9 +80,7 @@ def _work(
     views: list[int],
     sender: multiprocessing.connection.Connection,
 ) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # an interrupt reaches the parent, which ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt reaches the parent, which ends its workers
     view = views[0]
     try:
         function = start(argument)

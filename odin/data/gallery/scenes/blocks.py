@@ -51,9 +51,7 @@ def _city(rng: np.random.Generator) -> tuple[Surface, ...]:
     fronts: list[list[Mesh]] = [[] for _ in range(_NUM_FRONTS)]
     for column in range(-_MARGIN_BLOCKS, _NUM_BLOCKS + _MARGIN_BLOCKS):
         for row in range(-_MARGIN_BLOCKS, _NUM_BLOCKS + _MARGIN_BLOCKS):
-            low = np.array(
-                [column * _PITCH_M + _ROAD_M / 2, row * _PITCH_M + _ROAD_M / 2]
-            )
+            low = np.array([column * _PITCH_M + _ROAD_M / 2, row * _PITCH_M + _ROAD_M / 2])
             size = _PITCH_M - _ROAD_M
             pavements.append(box((*low, 0), (*(low + size), _KERB_M), picture_m=14.0))
             if rng.random() < 0.15:
@@ -106,9 +104,7 @@ def _city(rng: np.random.Generator) -> tuple[Surface, ...]:
     return _dress(rng, road, pavements, parks, roofs, fronts)
 
 
-def _lots(
-    low: np.ndarray, size: float, kind: int
-) -> list[tuple[np.ndarray, np.ndarray]]:
+def _lots(low: np.ndarray, size: float, kind: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Lower and upper corner [2] of each house on a block: one, two or three of them."""
     cuts = (
         ((0, 0, 1, 1),),
@@ -146,9 +142,7 @@ def _dress(
         textures.facade(rng, (0.60, 0.66, 0.72)),
         textures.bricks((0.68, 0.48, 0.41), max_texels=coarse),
     )
-    grass = textures.tinted(
-        "grass.png", (0.38, 0.50, 0.28), contrast=0.9, max_texels=coarse
-    )
+    grass = textures.tinted("grass.png", (0.38, 0.50, 0.28), contrast=0.9, max_texels=coarse)
     surfaces = [
         Surface(
             name="road",
@@ -180,9 +174,7 @@ def _cameras(num_views: int, rng: np.random.Generator) -> np.ndarray:
         for index in range(count):
             x = (index + 0.5) / count * area
             x = x if line % 2 == 0 else area - x
-            position = np.array([x, y, _FLIGHT_HEIGHT_M]) + rng.normal(
-                0, (1.5, 1.5, 2.0)
-            )
+            position = np.array([x, y, _FLIGHT_HEIGHT_M]) + rng.normal(0, (1.5, 1.5, 2.0))
             turn = (2 * line + index) % len(_TILTS_DEG)
             reach = position[2] * np.tan(np.radians(_TILTS_DEG[turn]))
             azimuth = np.pi / 2 * turn + rng.normal(0, 0.2)

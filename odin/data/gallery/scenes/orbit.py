@@ -35,7 +35,7 @@ def describe(num_views: int, seed: int) -> Description:
         exposure=1.6,
         num_points=6000,
         samples_per_pixel=16,
-        max_depth=4,
+        max_depth=3,
     )
 
 
@@ -75,9 +75,7 @@ def _middle(rng: np.random.Generator) -> list[Surface]:
     )
     for index, (x, y, side, name) in enumerate(crates):
         mesh = box((x - side / 2, y - side / 2, 0), (x + side / 2, y + side / 2, side))
-        surfaces.append(
-            Surface(name=f"crate{index}", mesh=mesh, texture=textures.photo(name))
-        )
+        surfaces.append(Surface(name=f"crate{index}", mesh=mesh, texture=textures.photo(name)))
     return surfaces
 
 
@@ -92,9 +90,7 @@ def _surroundings(rng: np.random.Generator) -> list[Surface]:
             rng.uniform(1.8, 4.5),
         )
         x, y = distance * np.cos(angle), distance * np.sin(angle)
-        fronts[house % 3].append(
-            box((x - half, y - half, 0), (x + half, y + half, height), picture_m=4.0)
-        )
+        fronts[house % 3].append(box((x - half, y - half, 0), (x + half, y + half, height), picture_m=4.0))
     looks = (
         textures.facade(rng, (0.72, 0.55, 0.44)),
         textures.facade(rng, (0.70, 0.70, 0.66)),
@@ -130,16 +126,10 @@ def _cameras(num_views: int, rng: np.random.Generator) -> np.ndarray:
     """Two rings, each closed whatever the number of views. [V, 4, 4]"""
     lower = round(_LOWER_SHARE * num_views)
     poses = []
-    for ring, (count, (radius, height, target)) in enumerate(
-        zip((lower, num_views - lower), _RINGS, strict=True)
-    ):
+    for ring, (count, (radius, height, target)) in enumerate(zip((lower, num_views - lower), _RINGS, strict=True)):
         for index in range(count):
             angle = 2 * np.pi * (index + 0.5 * ring) / count
             wave = 0.1 * np.sin(3 * angle)
             aim = (*rng.normal(0, 0.08, 2), target)
-            poses.append(
-                look_at(
-                    (radius * np.cos(angle), radius * np.sin(angle), height + wave), aim
-                )
-            )
+            poses.append(look_at((radius * np.cos(angle), radius * np.sin(angle), height + wave), aim))
     return np.stack(poses)

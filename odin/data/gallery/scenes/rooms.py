@@ -25,9 +25,7 @@ class _Wall:
     """One inner face of a room: it starts at `start` and runs along `along` to the right for one who looks at it."""
 
     start: tuple[float, float]
-    along: tuple[
-        float, float
-    ]  # unit vector; the face looks towards (along_y, -along_x)
+    along: tuple[float, float]  # unit vector; the face looks towards (along_y, -along_x)
     length: float
     door: bool
 
@@ -47,10 +45,10 @@ def describe(num_views: int, seed: int) -> Description:
         lamp=_ceiling(rng),
         camtoworlds=_cameras(num_views, np.random.default_rng([seed, 2])),
         fov_x_deg=78.0,
-        exposure=5.0,
+        exposure=5.6,
         num_points=7200,
         samples_per_pixel=16,
-        max_depth=4,
+        max_depth=3,
     )
 
 
@@ -67,9 +65,7 @@ def _walls(room: int) -> list[_Wall]:
     x1, y1 = x0 + length, y0 + length
     between_rows = column == _COLUMNS - 1
     return [
-        _Wall(
-            start=(x1, y0), along=(-1, 0), length=length, door=between_rows and row > 0
-        ),
+        _Wall(start=(x1, y0), along=(-1, 0), length=length, door=between_rows and row > 0),
         _Wall(start=(x1, y1), along=(0, -1), length=length, door=column < _COLUMNS - 1),
         _Wall(
             start=(x0, y1),
@@ -88,12 +84,8 @@ def _room(room: int, rng: np.random.Generator) -> list[Surface]:
     walls, pictures = [], []
     for face, wall in enumerate(_walls(room)):
         walls += _wall_pieces(wall)
-        for index, right in enumerate(
-            (0.75,) if wall.door else (0.26 * wall.length, 0.74 * wall.length)
-        ):
-            name = textures.PICTURES[
-                (room * 7 + face * 2 + index) % len(textures.PICTURES)
-            ]
+        for index, right in enumerate((0.75,) if wall.door else (0.26 * wall.length, 0.74 * wall.length)):
+            name = textures.PICTURES[(room * 7 + face * 2 + index) % len(textures.PICTURES)]
             pictures.append(_picture(wall, right, name, f"picture{room}{face}{index}"))
     middle_x, middle_y = (
         x + _SIDE_M / 2 + rng.uniform(-0.15, 0.15),
@@ -116,9 +108,7 @@ def _room(room: int, rng: np.random.Generator) -> list[Surface]:
     ]
 
 
-def _looks(
-    room: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+def _looks(room: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
     """Wallpaper, floor and furniture of a room and the photograph on its ornament."""
     wallpapers = (
         textures.bricks((0.86, 0.70, 0.62), contrast=0.8),
@@ -162,16 +152,10 @@ def _furniture(x: float, y: float, middle_x: float, middle_y: float) -> list[Mes
     for dx in (-0.46, 0.4):
         for dy in (-0.31, 0.25):
             corner = np.array([middle_x + dx, middle_y + dy, 0])
-            table.append(
-                box(corner, corner + [0.06, 0.06, 0.66], picture_m=1.0, faces="sides")
-            )
+            table.append(box(corner, corner + [0.06, 0.06, 0.66], picture_m=1.0, faces="sides"))
     edge, far = _HALF_WALL_M, _SIDE_M - _HALF_WALL_M
-    cupboard = box(
-        (x + far - 0.45, y + edge, 0), (x + far, y + edge + 0.7, 1.0), picture_m=1.0
-    )
-    bench = box(
-        (x + edge, y + far - 0.5, 0), (x + edge + 0.9, y + far, 0.42), picture_m=1.0
-    )
+    cupboard = box((x + far - 0.45, y + edge, 0), (x + far, y + edge + 0.7, 1.0), picture_m=1.0)
+    bench = box((x + edge, y + far - 0.5, 0), (x + edge + 0.9, y + far, 0.42), picture_m=1.0)
     return [*table, cupboard, bench]
 
 
@@ -281,9 +265,7 @@ def _ceiling(rng: np.random.Generator) -> Lamp:
     sheets = []
     for room in range(NUM_ROOMS):
         x, y = _corner(room)
-        sheets.append(
-            quad((x, y + _SIDE_M, _HEIGHT_M), (_SIDE_M, 0, 0), (0, -_SIDE_M, 0))
-        )
+        sheets.append(quad((x, y + _SIDE_M, _HEIGHT_M), (_SIDE_M, 0, 0), (0, -_SIDE_M, 0)))
     return Lamp(mesh=merge(sheets), radiance=radiance)
 
 
@@ -306,8 +288,7 @@ def _cameras(num_views: int, rng: np.random.Generator) -> np.ndarray:
             poses.append(
                 look_at(
                     position,
-                    position
-                    + [np.cos(heading), np.sin(heading), -rng.uniform(0.05, 0.3)],
+                    position + [np.cos(heading), np.sin(heading), -rng.uniform(0.05, 0.3)],
                 )
             )
     return np.stack(poses)
