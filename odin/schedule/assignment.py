@@ -16,7 +16,6 @@ from odin.schedule.csr import csr_arrays, csr_entry
 _LOG = logging.getLogger(__name__)
 MAX_EXACT_BATCH = 8  # larger batches are assigned greedily
 MAX_RANKS = 32767  # int16
-_SLACK = 1.02  # assignments within 2 % of the best balance are alike: overlap decides between them
 
 
 def assign_ranks(
@@ -27,13 +26,15 @@ def assign_ranks(
     *,
     balance: bool,
     depth: int = 4,
+    slack: float = 1.02,
 ) -> np.ndarray:
     """Rank of every unit: [S, B] int16, for views [S, B], costs [V] and conflict [V, V].
 
     By default contiguous slots: slot * W // B. With `balance`, within each batch the assignment with the least
     predicted load of the fullest rank, where load runs over the last `depth` steps so that no rank stays behind, and
-    every rank has B // W or one more unit; nearly equal assignments are decided by the overlap with what the rank
-    rendered in the step before. Exact up to 8 views, largest first beyond. With more ranks than views, units go round
+    every rank has B // W or one more unit. Assignments up to `slack` times the best load are decided by the overlap with
+    what the rank rendered in the step before: more slack keeps more of the order's locality. Exact up to 8 views,
+    largest first beyond. With more ranks than views, units go round
     the ranks and some rest in each step. Raises ValueError for a number of ranks outside 1..32767.
     """
     num_steps, batch = views.shape
@@ -50,13 +51,20 @@ def assign_ranks(
         return np.tile(slots, (num_steps, 1))
     rank_of = np.empty((num_steps, batch), np.int16)
     _balance(
-        views, np.asarray(costs, np.float64), csr_arrays(conflict), ranks, depth, batch <= MAX_EXACT_BATCH, rank_of
+        views,
+        np.asarray(costs, np.float64),
+        csr_arrays(conflict),
+        ranks,
+        depth,
+        slack,
+        batch <= MAX_EXACT_BATCH,
+        rank_of,
     )
     return rank_of
 
 
 @njit(cache=True)
-def _balance(views, costs, conflict, ranks, depth, exact, rank_of):
+def _balance(views, costs, conflict, ranks, depth, slack, exact, rank_of):
     """Fills rank_of [S, B] step by step."""
     num_steps, batch = views.shape
     history = np.zeros((depth, ranks))  # load of each rank in the last steps; row step % depth is the present one
@@ -73,17 +81,17 @@ def _balance(views, costs, conflict, ranks, depth, exact, rank_of):
                 for c in range(batch):
                     overlap[b, rank_of[step - 1, c]] += csr_entry(conflict, views[step, b], views[step - 1, c])
         by_cost = np.argsort(-unit_costs, kind="mergesort")
-        _largest_first(by_cost, unit_costs, loads, overlap, choice)
+        _largest_first(by_cost, unit_costs, loads, overlap, slack, choice)
         if exact:
             limit = _search(by_cost, unit_costs, loads, overlap, np.inf, choice)
-            _search(by_cost, unit_costs, loads, overlap, limit * _SLACK, choice)
+            _search(by_cost, unit_costs, loads, overlap, limit * slack, choice)
         for b in range(batch):
             rank_of[step, b] = choice[b]
             history[step % depth, choice[b]] += unit_costs[b]
 
 
 @njit(cache=True)
-def _largest_first(by_cost, unit_costs, loads, overlap, choice):
+def _largest_first(by_cost, unit_costs, loads, overlap, slack, choice):
     """Dearest unit first, each to the least loaded rank that still has room; ties to the most overlap."""
     batch, ranks = overlap.shape
     load, units = loads.copy(), np.zeros(ranks, np.int64)
@@ -93,10 +101,11 @@ def _largest_first(by_cost, unit_costs, loads, overlap, choice):
         for r in range(ranks):
             if units[r] >= batch // ranks and (units[r] > batch // ranks or extra == 0):
                 continue
-            nearly_equal = best >= 0 and abs(load[r] - load[best]) <= (_SLACK - 1.0) * unit_costs[b]
-            if best < 0 or (nearly_equal and overlap[b, r] > overlap[b, best]):
-                best = r
-            elif not nearly_equal and load[r] < load[best]:
+            if best >= 0 and abs(load[r] - load[best]) <= (slack - 1.0) * unit_costs[b]:
+                better = overlap[b, r] > overlap[b, best]
+            else:
+                better = best < 0 or load[r] < load[best]
+            if better:
                 best = r
         choice[b] = best
         load[best] += unit_costs[b]

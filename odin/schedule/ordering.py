@@ -21,17 +21,19 @@ from numba import njit
 from odin.schedule.csr import csr_arrays, csr_entry
 
 ORDERINGS = ("greedy", "random")
+_MAX_SWEEPS = 8  # of swaps within a batch; two or three suffice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderWeights:
-    """What the greedy order pays for, in shares of a scope. Zero everywhere gives the random order."""
+    """What the greedy order pays for, in shares of a scope. Zero but for `keep_place` gives the random order."""
 
     depth: int = 4  # K: steps looked back
     decay: float = 0.5  # weight of step t - k is decay ** (k - 1)
     cross_rank: float = 1.0  # scope that units on other ranks held in the last K steps
     same_rank: float = 0.1  # gain: scope that units of the own rank held
     within_step: float = 0.5  # track overlap with views already in the batch: look-alikes should not share one
+    same_step: float = 1.0  # scope conflict of a batch's views on different ranks: their next readers would meet both
     balance: float = 0.1  # relative distance of the cost from the mean of the batch so far
     keep_place: float = (
         0.2  # times the places it would be brought forward, in pools: moves must pay, or order stays random
@@ -54,8 +56,9 @@ def order_views(
     """Views of every step: [S, B] int32, indices into the scene's views.
 
     conflict [V, V]: share of the row's scope that the column's scope holds. locality [V, V]: likeness. costs [V].
-    A view moves at most `pool` places from its place in the epoch's permutation (by default 16 batches, at least 64
-    views; never less than a batch), and no batch holds a view twice, also where it spans two epochs.
+    The views of a batch are chosen one by one, then arranged over its slots. A view moves at most `pool` places and a
+    batch from its place in the epoch's permutation (by default 16 batches, at least 64 views; never less than one
+    batch), and no batch holds a view twice, also where it spans two epochs.
 
     Raises ValueError where batch, num_steps, pool or ordering is out of range.
     """
@@ -68,19 +71,22 @@ def order_views(
     if pool < 1:
         raise ValueError(f"order_views: pool = {pool}, allowed is 1 or more")
     if ordering == "random":
-        pool, weights = 1, OrderWeights(cross_rank=0.0, same_rank=0.0, within_step=0.0, balance=0.0)
+        pool, weights = 1, OrderWeights(cross_rank=0.0, same_rank=0.0, within_step=0.0, same_step=0.0, balance=0.0)
     weights = weights or OrderWeights()
     permutations = epoch_permutations(train_views, num_epochs(num_steps, batch, len(train_views)), seed)
     apart = slot_separation(batch)
+    past_weights = weights.cross_rank * apart - weights.same_rank * (1.0 - apart)
+    decay = weights.decay ** np.arange(weights.depth)
     views = np.empty((num_steps, batch), np.int32)
     _order(
         permutations,
         csr_arrays(conflict),
         csr_arrays(locality),
         np.asarray(costs, np.float64) / max(float(np.mean(costs)), 1e-30),
-        weights.cross_rank * apart - weights.same_rank * (1.0 - apart),
-        weights.decay ** np.arange(weights.depth),
+        past_weights,
+        decay,
         weights.within_step,
+        weights.same_step * apart,
         weights.balance,
         weights.keep_place,
         pool,
@@ -182,24 +188,67 @@ def _compact(pool, birth, free, size):
 
 
 @njit(cache=True)
+def _arrange(conflict, batch_views, past, pair_weights, first, last):
+    """Swaps views of one batch between slots first..last - 1 while that lowers overlap with the past plus, weighted by
+    how far their slots are apart, conflict with each other. past [B, B]: of view i in slot j; moves with the views."""
+    batch = batch_views.shape[0]
+    shared = np.zeros((batch, batch))
+    for a in range(batch):
+        for b in range(a):
+            both = csr_entry(conflict, batch_views[a], batch_views[b]) + csr_entry(
+                conflict, batch_views[b], batch_views[a]
+            )
+            shared[a, b] = shared[b, a] = both
+    for _ in range(_MAX_SWEEPS):
+        improved = False
+        for a in range(first, last):
+            for b in range(a + 1, last):
+                change = past[a, b] + past[b, a] - past[a, a] - past[b, b]
+                for c in range(batch):
+                    if c != a and c != b:
+                        change += (pair_weights[b, c] - pair_weights[a, c]) * (shared[a, c] - shared[b, c])
+                if change < -1e-9:
+                    improved = True
+                    batch_views[a], batch_views[b] = batch_views[b], batch_views[a]
+                    for c in range(batch):
+                        past[a, c], past[b, c] = past[b, c], past[a, c]
+                    for c in range(batch):
+                        if c != a and c != b:
+                            shared[a, c], shared[b, c] = shared[b, c], shared[a, c]
+                            shared[c, a], shared[c, b] = shared[a, c], shared[b, c]
+        if not improved:
+            return
+
+
+@njit(cache=True)
 def _order(
-    permutations, conflict, locality, costs, slot_weights, decay, within_weight, balance, keep_place, max_pool, views
+    permutations,
+    conflict,
+    locality,
+    costs,
+    slot_weights,
+    decay,
+    within_weight,
+    pair_weights,
+    balance,
+    keep_place,
+    max_pool,
+    views,
 ):
-    """Fills views [S, B] slot by slot with the candidate of the least score."""
+    """Fills views [S, B]: each batch slot by slot with the candidate of the least score, then arranged."""
     num_steps, batch = views.shape
     num_views = permutations.shape[1]
     capacity = min(max(max_pool, batch), num_views)  # a batch never runs out of candidates that it does not hold yet
     pool, birth = np.empty(capacity, np.int32), np.empty(capacity, np.int64)
     free = np.empty(capacity, np.bool_)
-    past, within = np.empty((capacity, batch)), np.empty(capacity)
+    past, within, chosen_past = np.empty((capacity, batch)), np.empty(capacity), np.empty((batch, batch))
     epoch, head, size, placed = 0, 0, 0, 0  # placed: views of this epoch that have their place
     for step in range(num_steps):
-        batch_cost = 0.0
-        refresh = True
+        batch_cost, epoch_start, refresh = 0.0, 0, True
         for slot in range(batch):
             if placed == num_views:
                 epoch, head, size, placed = epoch + 1, 0, 0, 0
-                refresh = True
+                epoch_start, refresh = slot, True
             if refresh:
                 size = _compact(pool, birth, free, size) if placed > 0 else 0
                 head, size = _refill(permutations[epoch], head, pool, birth, size)
@@ -226,8 +275,12 @@ def _order(
             )
             view = pool[best]
             views[step, slot] = view
+            chosen_past[slot] = past[best]
             free[best] = False
             placed += 1
             batch_cost += costs[view]
             for i in range(size):
                 within[i] += within_weight * csr_entry(locality, pool[i], view)
+        # A slot before the end of an epoch and one after it belong to different epochs: nothing may cross.
+        _arrange(conflict, views[step], chosen_past, pair_weights, 0, epoch_start)
+        _arrange(conflict, views[step], chosen_past, pair_weights, epoch_start, batch)
