@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 from odin.report.compare import Interval
 from odin.report.groups import Group, Measure, group_runs
-from odin.report.records import RunRecord
+from odin.report.records import RunRecord, require_quality
 from odin.report.spans import OTHER, Span, aligned, totals
 
 # category: colour, in the order in which stacks are drawn
@@ -85,7 +85,7 @@ def gantt(
 
 
 def samples_figure(records: Iterable[RunRecord]) -> Figure:
-    """Samples/s, a panel for each scene and a bar for each mode: medians over seeds, whiskers from slowest to fastest."""
+    """Samples/s, a panel for each scene and a bar for each mode: medians over seeds, whiskers slowest to fastest."""
     groups = group_runs(records)
     figure, axes = _scene_panels(groups, lambda run: run.samples_per_s, labels="{:.3g}", bars=True)
     for axis in axes:
@@ -100,12 +100,8 @@ def psnr_figure(records: Iterable[RunRecord]) -> Figure:
     All panels span the same number of dB, so that a height means the same everywhere. Raises ValueError for runs that
     were not evaluated.
     """
-    records = list(records)
-    unjudged = [run.name for run in records if run.quality is None]
-    if unjudged:
-        raise ValueError(f"{len(unjudged)} runs have no metrics.json: {'; '.join(unjudged)}. Evaluate them first.")
-    groups = group_runs(records)
-    figure, axes = _scene_panels(groups, lambda run: run.quality.psnr, labels="{:.2f}", bars=False)
+    groups = group_runs(require_quality(records))
+    figure, axes = _scene_panels(groups, lambda run: run.judged.psnr, labels="{:.2f}", bars=False)
     span_db = max(0.1, 1.5 * max(axis.dataLim.height for axis in axes))
     for axis in axes:
         middle = (axis.dataLim.y0 + axis.dataLim.y1) / 2
@@ -130,12 +126,18 @@ def time_split(runs: Sequence[tuple[str, Sequence[Span], float]], *, kind: str =
             if value <= 0:
                 continue
             axis.barh(row, value, left=left, height=0.68, **_style(category))
-            if value > 0.055 * longest_s:
-                _inside(axis, left + value / 2, row, f"{value / sum(split.values()):.0%}", category)
+            share = value / sum(split.values())
+            if category == "wait":  # what the figure is about: always readable, beside the bar
+                axis.text(left + value, row, f" {share:.1%} wait", va="center", fontsize=FONT_PT - 2)
+            elif value > 0.055 * longest_s:
+                color = "white" if category in ("render", "row update") else "black"
+                axis.text(
+                    left + value / 2, row, f"{share:.0%}", ha="center", va="center", fontsize=FONT_PT - 2, color=color
+                )
             left += value
     axis.set_yticks(range(len(runs)), [label for label, _, _ in runs])
     axis.invert_yaxis()
-    axis.set_xlim(0, longest_s * 1.01)
+    axis.set_xlim(0, longest_s * 1.11)
     axis.set_xlabel(f"training time, mean over ranks (s, {kind}); shares of each bar", fontsize=FONT_PT)
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.tick_params(axis="y", length=0)
@@ -262,13 +264,6 @@ def _style(category: str) -> dict:
     return {"facecolor": CATEGORY_COLORS[category], "edgecolor": "white", "linewidth": 0.3}
 
 
-def _inside(axis: Axes, x: float, y: float, text: str, category: str) -> None:
-    """Text in a bar: white on dark colours, on a white ground over hatches."""
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0} if category == "wait" else None
-    color = "white" if category in ("render", "row update") else "black"
-    axis.text(x, y, text, ha="center", va="center", fontsize=FONT_PT - 2, color=color, bbox=box)
-
-
 def _category_patches(categories: Iterable[str]) -> list[Patch]:
     return [Patch(label=category, **_style(category)) for category in categories]
 
@@ -286,13 +281,12 @@ def _legend(figure: Figure, handles: Sequence[Patch], *, most_a_line: int = 8) -
 
 
 def _panels(
-    num_lines: int, per_line: int, *, height_in: float, ratios: Sequence[float] | None = None, **shared: bool
+    num_lines: int, per_line: int, *, height_in: float, ratios: Sequence[float] | None = None, sharex: bool = False
 ) -> tuple[Figure, list[Axes]]:
     """A figure of its own, outside pyplot's list, so that many can be made in one process."""
     figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = {"height_ratios": ratios} if ratios else None
-    axes = figure.subplots(num_lines, per_line, squeeze=False, gridspec_kw=grid, **shared).ravel()
+    axes = figure.subplots(num_lines, per_line, squeeze=False, height_ratios=ratios, sharex=sharex).ravel()
     for axis in axes:
         axis.tick_params(labelsize=FONT_PT - 1)
     return figure, list(axes)

@@ -103,14 +103,14 @@ def check_comparable(records: Sequence[RunRecord]) -> None:
     firsts = {}
     for run in judged:
         first = firsts.setdefault(run.scene, run)
-        ours, theirs = run.quality.protocol, first.quality.protocol
+        ours, theirs = run.judged.protocol, first.judged.protocol
         for key in sorted(ours.keys() | theirs.keys()):
             if ours.get(key) != theirs.get(key):
                 problems.append(f"{run.name} has {key} {ours.get(key)!r}, {first.name} has {theirs.get(key)!r}")
-        if run.quality.test_names != first.quality.test_names:
+        if run.judged.test_names != first.judged.test_names:
             problems.append(
-                f"{run.name} has {len(run.quality.test_names)} test views, {first.name} "
-                f"{len(first.quality.test_names)}, not the same ones"
+                f"{run.name} has {len(run.judged.test_names)} test views, {first.name} "
+                f"{len(first.judged.test_names)}, not the same ones"
             )
     problems += _definition_problems(judged)
     if problems:
@@ -156,7 +156,7 @@ def mean_problems(groups: Sequence[Group], scenes: Sequence[str] | None = None) 
     protocols: dict[tuple, str] = {}
     for g in groups:
         if g.first.quality is not None:
-            shared = {key: value for key, value in g.first.quality.protocol.items() if key != "factor"}
+            shared = {key: value for key, value in g.first.judged.protocol.items() if key != "factor"}
             protocols.setdefault(_frozen(shared), g.first.scene)
     if len(protocols) > 1:
         listed = "; ".join(f"{scene}: " + ", ".join(f"{k}={_shown(v)}" for k, v in p) for p, scene in protocols.items())
@@ -169,7 +169,7 @@ def _definition_problems(judged: Sequence[RunRecord]) -> list[str]:
     seen: dict[str, tuple[Any, RunRecord]] = {}
     problems = []
     for run in judged:
-        for key, value in run.quality.definitions.items():
+        for key, value in run.judged.definitions.items():
             if key == "lpips" and value is None:
                 continue
             first_value, first = seen.setdefault(key, (value, run))

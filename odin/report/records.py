@@ -129,6 +129,12 @@ class RunRecord:
         return f"{self.scene}/{self.pipeline}/{self.mode} W={self.ranks} seed={self.seed} ({self.path})"
 
     @property
+    def judged(self) -> Quality:
+        """The quality of a run that is known to have been evaluated (`require_quality`)."""
+        assert self.quality is not None, self.name
+        return self.quality
+
+    @property
     def mean_wait_share(self) -> float:
         return sum(self.wait_share) / len(self.wait_share)
 
@@ -191,6 +197,15 @@ def load_runs(paths: Iterable[Path]) -> tuple[RunRecord, ...]:
             raise ValueError(f"{path}: no run directory here or below (no run.json).")
         found.update(below)
     return tuple(load_run(path) for path in sorted(found))
+
+
+def require_quality(records: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
+    """The same records. Raises ValueError listing those that were not evaluated."""
+    records = tuple(records)
+    unjudged = [run.name for run in records if run.quality is None]
+    if unjudged:
+        raise ValueError(f"{len(unjudged)} runs have no metrics.json: {'; '.join(unjudged)}. Evaluate them first.")
+    return records
 
 
 def _quality(path: Path, summary: _Summary) -> Quality | None:

@@ -21,7 +21,7 @@ from tabulate import tabulate
 
 from odin.report.compare import hidden_wait, model_mark, speedup
 from odin.report.groups import Cell, Group, Measure, baseline_of, group_runs, mean_problems
-from odin.report.records import RunRecord
+from odin.report.records import RunRecord, require_quality
 
 MEAN = "mean"
 
@@ -137,10 +137,7 @@ def quality_table(
 
     Raises ValueError for runs that cannot stand in one table, or that were not evaluated.
     """
-    groups = group_runs(records)
-    unjudged = [run.name for g in groups for run in g.runs if run.quality is None]
-    if unjudged:
-        raise ValueError(f"{len(unjudged)} runs have no metrics.json: {'; '.join(unjudged)}. Evaluate them first.")
+    groups = group_runs(require_quality(records))
     rows = [_keys(g) | _quality_cells(g, baseline_of(g, groups, "sync")[0]) for g in groups]
     return _table((*_KEYS, *_QUALITY), groups, rows, scenes, mean)
 
@@ -186,19 +183,25 @@ def _keys(group: Group) -> dict[str, Any]:
 
 
 def _quality_cells(group: Group, sync: Group | None) -> dict[str, Any]:
-    without = [run.quality for run in group.runs if run.quality.lpips is None]
+    without = [run.judged for run in group.runs if run.judged.lpips is None]
     if without:
         part = "" if len(without) == len(group.runs) else f" ({len(without)} of {len(group.runs)} runs)"
-        lpips: Cell | Spread = Cell(value=None, reason=without[0].lpips_reason + part)
+        lpips: Cell | Spread = Cell(value=None, reason=f"{without[0].lpips_reason}{part}")
     else:
-        lpips = _spread(group, lambda run: run.quality.lpips)
+        lpips = _spread(group, _lpips)
     return {
-        "psnr": _spread(group, lambda run: run.quality.psnr),
-        "ssim": _spread(group, lambda run: run.quality.ssim),
+        "psnr": _spread(group, lambda run: run.judged.psnr),
+        "ssim": _spread(group, lambda run: run.judged.ssim),
         "lpips": lpips,
         "num_gs": _spread(group, lambda run: run.num_gs),
         "model": model_mark(group, sync),
     }
+
+
+def _lpips(run: RunRecord) -> float:
+    value = run.judged.lpips
+    assert value is not None, run.name
+    return value
 
 
 def _throughput_cells(group: Group, groups: Sequence[Group]) -> dict[str, Any]:
