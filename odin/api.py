@@ -6,7 +6,6 @@ The command line and the workflow call these; so can a notebook.
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from odin.data.images import load_image
+from odin.data.scene_io import load_image, load_scene
 from odin.data.jsonio import read_json, write_json
 from odin.data.prepare import prepare
 from odin.data.scene import Scene
-from odin.data.scene_io import load_scene
 from odin.distributed.launch import launch
 from odin.evaluation.metrics import LpipsWeights, load_lpips
 from odin.evaluation.pictures import save_comparison, save_render
@@ -84,10 +82,9 @@ def train(options: TrainOptions, *, data: str, on_progress: Progress) -> RunDir:
         return run
     started = datetime.now(UTC)
     launch(run, options, num_steps=job.plan.num_steps, on_progress=on_progress)
-    write_json(
-        run.path / "invocation.json",
-        {"command": command_line(), "started_utc": started.isoformat(), "ended_utc": datetime.now(UTC).isoformat()},
-    )
+    command = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    record = provenance.collect(read_json(run.record), started_utc=started, ended_utc=datetime.now(UTC), command=command)
+    provenance.write(run.path / "provenance.json", record, resumed=True)
     return run
 
 
@@ -126,7 +123,7 @@ def evaluate_run(
     run_dir: Path, *, lpips: LpipsWeights | None = None, save_renders: bool = False, device: str = "auto",
     on_view: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict:  # fmt: skip
-    """Score a finished run on the scene's test views; writes ``metrics.json`` and ``provenance.json``."""
+    """Score a finished run on the scene's test views; writes ``metrics.json``."""
     run = RunDir(run_dir)
     if not run.complete:
         raise ValueError(f"{run_dir} is not a finished run (no summary.json and model.ply). Train it first.")
@@ -160,7 +157,6 @@ def evaluate_run(
         model_sha256=summary["model_sha256"],
     )
     write_json(run_dir / "metrics.json", metrics)
-    write_provenance(run, record)
     return metrics
 
 
@@ -175,16 +171,6 @@ def _renders(run: RunDir, options: TrainOptions, scene: Scene, device: str, on_v
     for done, view in enumerate(scene.test_views):
         yield scene.names[view], render(scene.camera(int(view)))
         on_view(done + 1, len(scene.test_views))
-
-
-def write_provenance(run: RunDir, record: dict) -> None:
-    path = run.path / "invocation.json"
-    invocation = read_json(path) if path.exists() else {"command": command_line()}
-    provenance.write(run.path / "provenance.json", provenance.collect(record, **invocation))
-
-
-def command_line() -> str:
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,11 +18,11 @@ from odin.distributed.group import Group, PeerLost
 from odin.distributed.transport import Transport, choose_transport, open_transport
 from odin.primitives.primitive_set import PrimitiveSet
 from odin.primitives.row_update import ABSENT, advance, advance_idle, index_gradients
-from odin.rendering.frustum import side_planes
+from odin.rendering.interface import RenderSettings
 from odin.runtime.bitset import set_visible
 from odin.runtime.board import Board, Start, Unit, UnitState
 from odin.runtime.modes import RULES
-from odin.runtime.scope import ScopeIndex
+from odin.runtime.scope import ScopeIndex, view_planes
 from odin.training.targets import TargetStore
 from odin.training.job import Job
 from odin.training.spans import SpanLog
@@ -53,6 +54,7 @@ class ReplicatedRank:
         self._delays = np.random.default_rng([job.options.seed, group.rank])
         self._transport: Transport | None = None
         self._step = 0
+        self._planes_of: dict[tuple[int, RenderSettings], np.ndarray] = {}
 
     # One segment: the steps between two barriers
 
@@ -116,9 +118,16 @@ class ReplicatedRank:
         self._spans.add("scope", step, None, start, time.perf_counter())
 
     def _planes(self, step: int, index: int) -> np.ndarray:
+        """The view's side tests [5, 6]. What they depend on does not change with the step, but the SH degree does."""
         view = int(self.job.plan.views[step - 1, index])
-        settings = self.job.pipeline.render_settings(self.job.preset, self.job.options.budget, step)
-        return side_planes(self.job.scene.camera(view), settings)
+        settings = replace(self._settings(step), sh_degree=0)
+        key = (view, settings)
+        if key not in self._planes_of:
+            self._planes_of[key] = view_planes(self.job.scene.camera(view), settings)
+        return self._planes_of[key]
+
+    def _settings(self, step: int) -> RenderSettings:
+        return self.job.pipeline.render_settings(self.job.preset, self.job.options.budget, step)
 
     def _next(self, todo: list[Unit]) -> Unit:
         """Wait until one of the own units may start. Waiting time is put to use where a step can be retired."""
@@ -173,9 +182,7 @@ class ReplicatedRank:
         t1 = clock()
         runner.read(ids, self.primitives.rows)
         t2 = clock()
-        splats = runner.project(
-            job.scene.camera(view), job.pipeline.render_settings(job.preset, job.options.budget, step)
-        )
+        splats = runner.project(job.scene.camera(view), self._settings(step))
         if self._rule.needs_claims and self.group.world > 1 and job.options.announce:
             visible = self._transport.slots.visible[slot, index]
             set_visible(ids, splats.radii, visible)
@@ -253,9 +260,9 @@ class ReplicatedRank:
 
     def _drain(self, last: int) -> None:
         """Bring every row to version `last` and close the segment."""
-        while self._board.retired < last:
-            self._wait_until(lambda: self._board.retirable() is not None, Unit(last, 0))
-            self._retire(until=last)
+        self._poll()
+        self._retire(until=last)
+        self._wait_until(lambda: self._board.retired == last, Unit(last, 0))
         with self._spans.span("row_update", last):
             advance_idle(self.primitives, last, self.job.table)
         with self._spans.span("wait", last):

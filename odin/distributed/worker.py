@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from odin.data.images import load_image
+from odin.data.scene_io import load_image
 from odin.data.jsonio import write_json
 from odin.distributed.ddp import DdpRank
 from odin.distributed.group import Group, join_group

@@ -15,14 +15,30 @@ import math
 import numpy as np
 from numba import njit
 
+from odin.data.scene import Camera
 from odin.primitives.primitive_set import PrimitiveSet
 from odin.primitives.row_update import StepTable
+from odin.rendering.frustum import MAX_EXTENT, rounding_shift, side_planes
+from odin.rendering.interface import RenderSettings
 
 _STRICT = {"cache": True, "nogil": True, "error_model": "numpy"}
 BLOCK_ROWS = 128
-#: the renderer cuts a splat off at this many standard deviations, or where alpha falls below 1 / 255
-MAX_SIGMAS = 3.33
 _SQRT3 = math.sqrt(3.0)
+
+
+def view_planes(camera: Camera, settings: RenderSettings) -> np.ndarray:
+    """The five side tests of `odin.rendering.frustum`, packed for the kernels here. [5, 6] float64
+
+    A row is outside where planes[:, :3] . centre + planes[:, 3] >= planes[:, 4] reach + planes[:, 5] shift. The
+    camera's share of float32 rounding is in the fourth column, the rows' own in their shift.
+    """
+    sides = side_planes(camera, settings)
+    planes = np.empty((5, 6))
+    planes[:, :4] = sides.coefficients
+    planes[:, 3] -= sides.shift_factors * rounding_shift(np.zeros((1, 3)), camera)[0]
+    planes[:, 4] = sides.reach_factors
+    planes[:, 5] = sides.shift_factors
+    return planes
 
 
 @njit(**_STRICT)
@@ -52,7 +68,7 @@ def _inflate(row, version, flushed, target, reach, idle_reach, out):
     if alpha < 1.0:
         out[3] = -1.0
         return
-    sigmas = min(MAX_SIGMAS, math.sqrt(2.0 * math.log(alpha)) + 1e-3)
+    sigmas = min(MAX_EXTENT, math.sqrt(2.0 * math.log(alpha)) + 1e-3)
     log_scale = max(row[7], max(row[8], row[9])) + _lag(version, flushed, target, reach, idle_reach, 1)
     out[3] = sigmas * math.exp(log_scale) * (1.0 + 1e-5)
 

@@ -58,7 +58,8 @@ class ToyRank:
         self.problem, self.rank = problem, rank
         self.board = Board(num_rows=problem.num_rows, batch=problem.batch, ring=RING, rule=rule())
         self.rows, self.version = list(range(problem.num_rows)), [0] * problem.num_rows
-        self.arrived, self.inbox, self.todo, self.log = {}, [], [], []
+        self.arrived, self.todo = {}, []
+        self.inboxes = [[] for _ in range(problem.ranks)]  # one a sender, as a stalled one must not hold up the rest
 
     @property
     def done(self):
@@ -72,17 +73,14 @@ class ToyRank:
             self.rows[p] = hash((self.rows[p], step, tuple(gradients)))
         self.version[p] = max(self.version[p], target)
 
-    def receive(self):
-        kind, unit, payload = self.inbox.pop(0)
+    def receive(self, sender):
+        kind, unit, payload = self.inboxes[sender].pop(0)
         if kind == "deliver":
             assert all(self.version[p] < unit.step for p in payload), "an update would be lost"
             self.arrived[unit.step, unit.index] = payload
             self.board.deliver(unit)
         elif self.board.rule.needs_claims and self.board.unit_state(unit) is UnitState.PLANNED:
             self.board.announce(unit, bits(payload, self.problem.num_rows))
-
-    def can_receive(self):
-        return bool(self.inbox) and self.inbox[0][1].step <= self.board.opened
 
     def retire(self):
         step = self.board.retirable()
@@ -107,9 +105,11 @@ class ToyRank:
         return self.problem.gradients(unit, self.rows)
 
     def moves(self):
-        options = []
-        if self.can_receive():
-            options.append("receive")
+        options = [
+            ("receive", sender)
+            for sender, inbox in enumerate(self.inboxes)
+            if inbox and inbox[0][1].step <= self.board.opened
+        ]
         if self.board.retirable() is not None:
             options.append("retire")
         if not self.todo and self.board.opened < self.problem.steps and self.board.can_open(self.board.opened + 1):
@@ -129,8 +129,8 @@ def play(problem, rule, rng):
             assert all(rank.done for rank in ranks), "deadlock"
             break
         rank, move = choices[rng.integers(len(choices))]
-        if move == "receive":
-            rank.receive()
+        if move[0] == "receive":
+            rank.receive(move[1])
         elif move == "retire":
             rank.retire()
         elif move == "open":
@@ -142,8 +142,8 @@ def play(problem, rule, rng):
             visible = problem.visible[unit.step, unit.index]
             for peer in ranks:
                 if peer is not rank:
-                    peer.inbox.append(("announce", unit, visible))
-                    peer.inbox.append(("deliver", unit, gradients))
+                    peer.inboxes[rank.rank].append(("announce", unit, visible))
+                    peer.inboxes[rank.rank].append(("deliver", unit, gradients))
             rank.arrived[unit.step, unit.index] = gradients
             rank.board.deliver(unit)
         rank.board.check()
