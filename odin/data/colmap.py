@@ -78,8 +78,11 @@ def read_colmap(
     reconstruction = read_model(path)
     warnings = _rig_warnings(path, reconstruction)
     image_root, provided_factor = _image_folder(folder, path, images, factor)
+    try:
+        names = sorted(image.name for image in reconstruction.images.values() if image.has_pose)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: an image name is not UTF-8 ({error}). Rename the image and its entry.") from error
     registered = {image.name: image for image in reconstruction.images.values() if image.has_pose}
-    names = sorted(image.name for image in reconstruction.images.values() if image.has_pose)
     if not names:
         raise ValueError(f"{path}: no image of the model is registered. Run the reconstruction again.")
     check_names(names, path)
@@ -137,6 +140,8 @@ def _read(path: Path, suffix: str) -> pycolmap.Reconstruction:
             reconstruction.read_binary(str(path))
         else:
             reconstruction.read_text(str(path))
+            for image_id, name in _text_names(path / "images.txt").items():
+                reconstruction.images[image_id].name = name
     except Exception as error:  # pycolmap passes on whatever C++ threw: IndexError, ValueError, RuntimeError
         reason = str(error).split("] ")[-1].strip().rstrip(".") or type(error).__name__
         raise ValueError(
@@ -144,6 +149,19 @@ def _read(path: Path, suffix: str) -> pycolmap.Reconstruction:
             f"together{_describe_cut(path, suffix)}; export the model once more."
         ) from error
     return reconstruction
+
+
+def _text_names(path: Path) -> dict[int, str]:
+    """Image id to name: the rest of the line, of which pycolmap keeps only what comes before the first blank."""
+    names = {}
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("#") or not line.strip():
+                continue
+            values = line.split(maxsplit=9)  # id, quaternion, translation, camera id, name
+            names[int(values[0])] = values[9].rstrip("\r\n")
+            next(file, None)  # the observations, which may be an empty line
+    return names
 
 
 def _describe_cut(path: Path, suffix: str) -> str:

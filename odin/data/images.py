@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+from skimage.transform import resize_local_mean
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp"})
 _EXIF_ORIENTATION = 0x0112
@@ -105,14 +106,10 @@ def read_pixels(path: Path, background: tuple[float, float, float]) -> np.ndarra
 def resize_area(pixels: np.ndarray, width: int, height: int) -> np.ndarray:
     """Mean over each target pixel's area, [H, W, 3] float32 to [height, width, 3] float32.
 
-    Pillow's box filter on float channels: it also takes sizes that do not divide, and (unlike on 8-bit images) does
-    not round between the horizontal and the vertical pass. For sizes that divide it is the exact block mean.
+    scikit-image's local mean weights by the exact overlap also where sizes do not divide; Pillow's box filter takes
+    whole source pixels there, which shifts parts of the image, and rounds 8-bit images between its two passes.
     """
-    channels = [
-        np.asarray(Image.fromarray(np.ascontiguousarray(pixels[:, :, c])).resize((width, height), Image.Resampling.BOX))
-        for c in range(3)
-    ]
-    return np.stack(channels, axis=2)
+    return resize_local_mean(pixels, (height, width), channel_axis=2, preserve_range=True).astype(np.float32)
 
 
 def to_bytes(pixels: np.ndarray) -> np.ndarray:

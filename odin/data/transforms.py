@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import os
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import plyfile
 import pycolmap
 
 from odin.data.capture import Capture, SourceView, check_names, check_points, check_poses
-from odin.data.images import SUFFIXES, list_images, read_size, split_missing
+from odin.data.images import SUFFIXES, read_size, split_missing
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def read_transforms(
 ) -> Capture:
     """Read one file, or the train and test pair of a folder (the split then comes from the files).
 
-    `images` replaces the folder part `images/` of the frames' paths; a factor F uses `images_F/` where that exists.
+    `images` replaces the folder images/ of the frames' paths; a factor F uses images_F/ where that exists.
     Frames whose files do not exist are one ValueError, or left out and recorded with `skip_missing`.
     """
     files = _files(path)
@@ -59,14 +59,13 @@ def read_transforms(
         for index, frame in enumerate(_frames(root, file)):
             label = f"{file.name} frame {index}"
             entries.append((root, frame, label, _image_path(file, frame, label), is_test))
-    redirected, provided_factor = _redirect([entry[3] for entry in entries], base, images, factor)
-    image_root = _common_root(base, redirected)
-    names = [PurePosixPath(os.path.relpath(image, image_root)).as_posix() for image in redirected]
+    located, image_root, provided_factor = _locate([entry[3] for entry in entries], base, images, factor)
+    names = [image.relative_to(image_root).as_posix() for image in located]
     check_names(names, base)
     present, skipped = split_missing(image_root, names, skip_missing=skip_missing)
     if not present:
         raise ValueError(f"{path}: none of the {len(names)} frames has an image file below {image_root}.")
-    on_disk = max(_num_on_disk(image_root, present), len(present))
+    on_disk = _num_on_disk(image_root, present)
     logger.info("%s: %d registered of %d images on disk, %d frames skipped", path, len(present), on_disk, len(skipped))
     warnings = [f"{len(present)} registered of {on_disk} images on disk"] if on_disk > len(present) else []
     if skipped:
@@ -175,25 +174,25 @@ def _escape(name: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
-def _redirect(paths: list[Path], base: Path, images: str | None, factor: float | None) -> tuple[list[Path], float]:
-    """Apply another image folder: `images`, or the data set's own images_F where every path starts with images/."""
+def _locate(paths: list[Path], base: Path, images: str | None, factor: float | None) -> tuple[list[Path], Path, float]:
+    """Final image paths, the folder that names are relative to, and the factor of an images_F folder in use (else 1).
+
+    Where every path starts with images/, that is the image folder, and `images` or images_F may take its place: names
+    do not depend on it. Else it is the closest common folder of the JSON file and the images.
+    """
     default = Path(os.path.normpath(base.absolute() / "images"))
-    inside = all(default in path.parents for path in paths)
-    target, provided_factor = None, 1.0
+    if not all(default in path.parents for path in paths):
+        if images is not None:
+            raise ValueError(f"{base}: another image folder needs frames whose paths all start with images/. Drop it.")
+        return paths, Path(os.path.commonpath([base.absolute(), *(path.parent for path in paths)])), 1.0
+    target, provided_factor = default, 1.0
     if images is not None:
         target = Path(os.path.normpath(base.absolute() / images))
-        if not target.is_dir() or not inside:
-            raise ValueError(f"{base}: image folder {images!r} must exist, and all frames' paths start with images/.")
-    elif factor is not None and factor != 1 and inside and (base / f"images_{factor:g}").is_dir():
+        if not target.is_dir():
+            raise ValueError(f"{base}: no image folder {images!r}. Name an existing folder.")
+    elif factor is not None and factor != 1 and default.with_name(f"images_{factor:g}").is_dir():
         target, provided_factor = default.with_name(f"images_{factor:g}"), float(factor)
-    if target is None:
-        return paths, 1.0
-    return [target / path.relative_to(default) for path in paths], provided_factor
-
-
-def _common_root(base: Path, paths: list[Path]) -> Path:
-    """Folder that names are relative to: the JSON file's, or its closest ancestor that holds every image."""
-    return Path(os.path.commonpath([base.absolute(), *(path.parent for path in paths)]))
+    return [target / path.relative_to(default) for path in paths], target, provided_factor
 
 
 def _camera(root: Json, frame: Json, image: Path, provided_factor: float, label: str) -> pycolmap.Camera:
@@ -275,6 +274,6 @@ def read_ply_points(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _num_on_disk(image_root: Path, names: list[str]) -> int:
-    """Image files in the top folders that the frames' images lie in."""
-    folders = {PurePosixPath(name).parts[0] for name in names}
-    return sum(len(list_images(image_root / folder)) for folder in folders if (image_root / folder).is_dir())
+    """Image files in the folders that the frames' images lie in, not below them."""
+    folders = {(image_root / name).parent for name in names}
+    return sum(path.suffix.lower() in SUFFIXES for folder in folders for path in folder.iterdir())
