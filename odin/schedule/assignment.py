@@ -32,10 +32,11 @@ def assign_ranks(
 
     By default contiguous slots: slot * W // B. With `balance`, within each batch the assignment with the least
     predicted load of the fullest rank, where load runs over the last `depth` steps so that no rank stays behind, and
-    every rank has B // W or one more unit. Assignments up to `slack` times the best load are decided by the overlap with
-    what the rank rendered in the step before: more slack keeps more of the order's locality. Exact up to 8 views,
-    largest first beyond. With more ranks than views, units go round
-    the ranks and some rest in each step. Raises ValueError for a number of ranks outside 1..32767.
+    every rank has B // W or one more unit. Assignments up to `slack` times the best load are decided by the overlap
+    with what the rank rendered in the step before: more slack keeps more of the order's locality. Exact up to 8
+    views, largest first beyond. With more ranks than views, units go round the ranks and some rest in each step.
+
+    Raises ValueError for a number of ranks outside 1..32767.
     """
     num_steps, batch = views.shape
     if not 1 <= ranks <= MAX_RANKS:
@@ -118,8 +119,8 @@ def _largest_first(by_cost, unit_costs, loads, overlap, slack, choice):
 def _search(by_cost, unit_costs, loads, overlap, limit, choice):
     """Depth-first over all assignments; returns the load of the fullest rank in the one written to `choice`.
 
-    With an infinite limit: the assignment whose fullest rank has the least load. With a finite one: among those that
-    keep to it, the assignment with the most overlap.
+    With an infinite limit: the assignment whose fullest rank has the least load, or `choice` as it is where none is
+    better. With a finite one: among those that keep to it, the assignment with the most overlap.
     """
     batch, ranks = overlap.shape
     by_load = np.isinf(limit)
@@ -127,11 +128,17 @@ def _search(by_cost, unit_costs, loads, overlap, limit, choice):
     extra = batch % ranks
     tried = np.full(batch, -1, np.int64)  # rank of the unit at each depth of the search
     best_load, best_overlap, gained = np.inf, -1.0, 0.0
+    lower_bound = max(loads.max() + unit_costs.min(), (loads.sum() + unit_costs.sum()) / ranks)  # each rank gets a unit
+    if by_load:  # start from the assignment that `choice` holds
+        start = loads.copy()
+        for b in range(batch):
+            start[choice[b]] += unit_costs[b]
+        best_load = start.max()
     most_left = np.zeros(batch + 1)  # overlap that units from this depth on could still gain
     for i in range(batch - 1, -1, -1):
         most_left[i] = most_left[i + 1] + overlap[by_cost[i]].max()
     i = 0
-    while i >= 0:
+    while i >= 0 and not (by_load and best_load <= lower_bound):
         b = by_cost[i]
         if tried[i] >= 0:  # take the unit back before trying its next rank
             r = tried[i]

@@ -27,7 +27,7 @@ from odin.schedule.measures import (
     held_shares,
     imbalance,
 )
-from odin.schedule.ordering import check_batch, num_epochs, order_views
+from odin.schedule.ordering import check_batch, order_views
 from odin.schedule.plan import Plan
 from odin.schedule.scopes import Scopes, conflict_graph, predict_scopes
 from odin.schedule.windows import make_phases, make_windows
@@ -199,10 +199,9 @@ def explain(plan: Plan, scene: Scene, *, prediction: Prediction | None = None, n
     epochs = plan.views.size / len(plan.epoch_views)
     lines = [
         f"plan of {plan.scene}: {plan.num_steps} steps of {plan.batch} views on {plan.ranks} ranks, "
-        f"{epochs:.2f} epochs (the last is begun, {num_epochs(plan.num_steps, plan.batch, len(plan.epoch_views))} in "
-        f"all) of {len(plan.epoch_views)} views, {plan.ordering} order, seed {plan.seed}",
-        f"{len(plan.phases)} phases, {len(plan.windows)} windows; {(lengths > 1).mean():.0%} of the windows let "
-        f"neighbouring steps overlap, the longest has {lengths.max()} steps",
+        f"{epochs:.2f} epochs of {len(plan.epoch_views)} views, {plan.ordering} order, seed {plan.seed}",
+        f"{len(plan.phases)} phases, {len(plan.windows)} windows; {lengths[lengths > 1].sum() / plan.num_steps:.0%} of "
+        f"the steps share their window with others, the longest has {lengths.max()} steps",
         f"a view's scope holds {prediction.scopes.num_points[plan.epoch_views].mean():.0f} of "
         f"{prediction.scopes.total_points} points on average",
         "",

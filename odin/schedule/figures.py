@@ -1,4 +1,4 @@
-"""A picture of a plan: the views from above with what they share, and what is predicted of the first steps."""
+"""A picture of a plan: the views from above, with what they share, and what is predicted of the first steps."""
 
 from __future__ import annotations
 
@@ -31,25 +31,19 @@ def draw_plan(plan: Plan, scene: Scene, path: str | Path, *, prediction: Predict
     _draw_conflicts(conflict_axes, plan)
     _draw_ranks(figure.add_subplot(grid[1, 1], sharex=conflict_axes), plan)
     figure.suptitle(
-        f"{plan.scene}: {plan.ordering} order, batches of {plan.batch}, {plan.ranks} ranks, seed {plan.seed} (predicted)"
+        f"{plan.scene}, predicted: {plan.ordering} order, batches of {plan.batch}, {plan.ranks} ranks, seed {plan.seed}"
     )
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
 
 def top_view(scene: Scene) -> np.ndarray:
-    """Camera positions seen along the mean up direction of the images. [V, 2] world units"""
+    """Camera positions in the plane in which they spread most: seen from above for most captures. [V, 2] world units"""
     positions = np.stack([scene.camera(view).position for view in range(scene.num_views)])
-    up = -scene.viewmats[:, 1, :3].mean(axis=0)
-    if np.linalg.norm(up) < 0.2:  # cameras look straight down (or roll anyhow): seen against the viewing direction
-        up = -scene.viewmats[:, 2, :3].mean(axis=0)
-    if np.linalg.norm(up) < 1e-6:
-        up = np.array([0.0, 0.0, 1.0])
-    up = up / np.linalg.norm(up)
-    axis = np.eye(3)[np.abs(up).argmin()]
-    right = np.cross(axis, up)
-    right /= np.linalg.norm(right)
-    return positions @ np.stack([right, np.cross(up, right)], axis=1)
+    centred = positions - positions.mean(axis=0)
+    axes = np.linalg.svd(centred, full_matrices=True)[2][:2]  # [2, 3]
+    axes *= np.sign(np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1))  # sign is arbitrary: fix it
+    return centred @ axes.T
 
 
 def _draw_views(axes: Axes, plan: Plan, scene: Scene, locality: sp.csr_matrix) -> None:
@@ -73,11 +67,11 @@ def _draw_views(axes: Axes, plan: Plan, scene: Scene, locality: sp.csr_matrix) -
     axes.scatter(*places[other].T, facecolors="white", edgecolors="gray", s=18, zorder=2, label="test views")
     for rank in range(min(plan.ranks, 10)):
         axes.scatter([], [], color=colors[rank], s=28, label=f"mostly on rank {rank}")
-    axes.set_aspect("equal")
     axes.autoscale_view()
+    axes.set_aspect("equal", adjustable="datalim")
     axes.set_title("views from above, edges by shared tracks (Jaccard)", fontsize=10)
     axes.set_xlabel("world units")
-    axes.legend(fontsize=7, loc="best")
+    axes.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.08))
 
 
 def _draw_conflicts(axes: Axes, plan: Plan) -> None:

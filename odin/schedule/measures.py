@@ -111,39 +111,44 @@ def _held_shares(indptr, indices, values, views, rank_of, num_blocks, cross_rank
     num_steps, batch = views.shape
     depth = cross_rank.shape[2]
     nobody, several = -1, -2
-    holder = np.full((depth + 1, num_blocks), nobody, np.int32)  # a rank, `nobody` or `several`; row step % (depth + 1)
-    last_held = np.full((rank_of.max() + 1, num_blocks), -2, np.int32)
+    holder = np.full((num_blocks, depth), nobody, np.int32)  # a rank, `nobody` or `several`; column step % depth
+    last_held = np.full((num_blocks, rank_of.max() + 1), -2, np.int32)
     num_holding = np.zeros(num_blocks, np.int32)  # units of the present step
+    cross = np.empty(depth, np.float32)
     for step in range(num_steps):
         for b in range(batch):
             for e in range(indptr[views[step, b]], indptr[views[step, b] + 1]):
                 num_holding[indices[e]] += 1
         for b in range(batch):
             rank, view = rank_of[step, b], views[step, b]
-            total, same, within = 0.0, 0.0, 0.0
+            total, same, within = np.float32(0.0), np.float32(0.0), np.float32(0.0)
+            cross[:] = 0.0
             for e in range(indptr[view], indptr[view + 1]):
-                total += values[e]
-                if last_held[rank, indices[e]] == step - 1:
-                    same += values[e]
-                if num_holding[indices[e]] > 1:
-                    within += values[e]
+                block, value = indices[e], values[e]
+                total += value
+                if last_held[block, rank] == step - 1:
+                    same += value
+                if num_holding[block] > 1:
+                    within += value
+                for column in range(depth):
+                    owner = holder[block, column]
+                    if owner != nobody and owner != rank:
+                        cross[column] += value
             if total == 0.0:
                 continue
             same_rank[step, b], within_step[step, b] = same / total, within / total
             for k in range(min(depth, step)):
-                row = holder[(step - 1 - k) % (depth + 1)]
-                cross = 0.0
-                for e in range(indptr[view], indptr[view + 1]):
-                    owner = row[indices[e]]
-                    if owner != nobody and owner != rank:
-                        cross += values[e]
-                cross_rank[step, b, k] = cross / total
-        present = holder[step % (depth + 1)]
-        present[:] = nobody
+                cross_rank[step, b, k] = cross[(step - 1 - k) % depth] / total
+        present = step % depth
+        holder[:, present] = nobody
         for b in range(batch):
             rank = rank_of[step, b]
             for e in range(indptr[views[step, b]], indptr[views[step, b] + 1]):
                 block = indices[e]
-                present[block] = rank if present[block] == nobody or present[block] == rank else several
-                last_held[rank, block] = step
+                owner = holder[block, present]
+                if owner == nobody:
+                    holder[block, present] = rank
+                elif owner != rank:
+                    holder[block, present] = several
+                last_held[block, rank] = step
                 num_holding[block] = 0

@@ -15,13 +15,13 @@ import scipy.sparse as sp
 from numba import njit
 from scipy.spatial import cKDTree
 
-from odin.data.scene import Camera, Scene
+from odin.data.scene import Scene
 from odin.primitives.morton import morton_order
+from odin.rendering.frustum import reach, side_planes
 from odin.rendering.interface import RenderSettings
 
 MAX_BLOCK_POINTS = 64
 TARGET_BLOCKS = 2048  # small scenes get smaller blocks, down to single points, until they have about so many
-_SIGMAS = 3.33  # gsplat cuts a splat where its opacity falls under 1/255, at most sqrt(2 ln 255) = 3.33 sigmas away
 _STAND_IN_POINTS = 4096
 _VIEWS_PER_CHUNK = 256
 
@@ -48,21 +48,25 @@ def predict_scopes(scene: Scene, settings: RenderSettings | None = None, block_p
     settings = settings or RenderSettings()
     points = scene.points.astype(np.float64) if len(scene.points) else _stand_in_points(scene)
     points = points[morton_order(points)]
-    sizes = point_sizes(points)
+    reaches = reach(point_sizes(points)[:, None])  # [P]
     if block_points is None:
         block_points = min(MAX_BLOCK_POINTS, max(1, len(points) // TARGET_BLOCKS))
     starts = np.arange(0, len(points), block_points)  # [M]
     box_low = np.minimum.reduceat(points, starts, axis=0)  # [M, 3]
     box_high = np.maximum.reduceat(points, starts, axis=0)
-    box_size = np.maximum.reduceat(sizes, starts)  # [M]
+    box_reach = np.maximum.reduceat(reaches, starts)  # [M]
     ends = np.append(starts[1:], len(points))
 
-    planes, reach = _all_planes(scene, settings)
+    sides = [side_planes(scene.camera(view), settings) for view in range(scene.num_views)]
+    planes = np.stack([side.coefficients for side in sides])  # [V, 5, 4]
+    factors = np.stack([side.reach_factors for side in sides])  # [V, 5]
     rows = []
     for first in range(0, scene.num_views, _VIEWS_PER_CHUNK):
         chunk = slice(first, first + _VIEWS_PER_CHUNK)
         counts = np.zeros((len(planes[chunk]), len(starts)), np.float32)
-        _count_points(planes[chunk], reach[chunk], points, sizes, starts, ends, box_low, box_high, box_size, counts)
+        _count_points(
+            planes[chunk], factors[chunk], points, reaches, starts, ends, box_low, box_high, box_reach, counts
+        )
         rows.append(sp.csr_matrix(counts))
     incidence = sp.vstack(rows, format="csr")
     incidence.sort_indices()
@@ -103,39 +107,6 @@ def point_sizes(points: np.ndarray) -> np.ndarray:
     return np.sqrt((distances[:, 1:] ** 2).mean(axis=1))
 
 
-def frustum_planes(camera: Camera, settings: RenderSettings) -> tuple[np.ndarray, np.ndarray]:
-    """Planes [5, 4] (left, right, top, bottom, near) and reach [5]: a primitive with centre p and largest scale s may
-    touch the image only if planes[:, :3] @ p + planes[:, 3] + reach * s > 0 in all five rows.
-
-    Per image side the splat's reach in pixels is bounded linearly, with the projection's Jacobian clamped at 1.3 times
-    the field of view: a sphere against a widened frustum would miss splats that the clamp makes wider.
-    """
-    margin_px = 1.01 + _SIGMAS * np.sqrt(settings.eps2d)
-    rotation, translation = camera.viewmat[:3, :3], camera.viewmat[:3, 3]
-    planes = np.empty((5, 4))
-    reach = np.empty(5)
-    sides = (
-        (0, camera.K[0, 0], camera.K[0, 2], camera.width, -1.0),
-        (0, camera.K[0, 0], camera.width - camera.K[0, 2], camera.width, 1.0),
-        (1, camera.K[1, 1], camera.K[1, 2], camera.height, -1.0),
-        (1, camera.K[1, 1], camera.height - camera.K[1, 2], camera.height, 1.0),
-    )
-    for row, (axis, focal_px, border_px, size_px, sign) in enumerate(sides):
-        border_px = border_px + margin_px
-        planes[row, :3] = border_px * rotation[2] - sign * focal_px * rotation[axis]
-        planes[row, 3] = border_px * translation[2] - sign * focal_px * translation[axis]
-        widest = 1.3 * 0.5 * size_px / focal_px
-        reach[row] = focal_px * np.sqrt(1.0 + widest**2) * _SIGMAS
-    planes[4, :3], planes[4, 3] = rotation[2], translation[2] - settings.near_plane
-    reach[4] = 0.0  # gsplat drops a primitive whose centre is nearer than the near plane
-    return planes, reach
-
-
-def _all_planes(scene: Scene, settings: RenderSettings) -> tuple[np.ndarray, np.ndarray]:
-    pairs = [frustum_planes(scene.camera(v), settings) for v in range(scene.num_views)]
-    return np.stack([planes for planes, _ in pairs]), np.stack([reach for _, reach in pairs])  # [V, 5, 4], [V, 5]
-
-
 def _stand_in_points(scene: Scene) -> np.ndarray:
     """Points spread over the cube of three scene extents around the cameras' centre (gsplat's random start)."""
     centres = np.stack([scene.camera(v).position for v in range(scene.num_views)])
@@ -145,18 +116,22 @@ def _stand_in_points(scene: Scene) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def _count_points(planes, reach, points, sizes, starts, ends, box_low, box_high, box_size, counts):
-    """Points of each block inside all planes of each view. counts [V, M] is written where a block is hit."""
-    num_planes = planes.shape[1]
+def _count_points(planes, factors, points, reaches, starts, ends, box_low, box_high, box_reach, counts):
+    """Points of each block that pass all side tests of each view. counts [V, M] is written where a block is hit.
+
+    A block is skipped where its box and largest reach already fail a test: the test is linear, so the corner nearest
+    to the inside decides.
+    """
+    num_sides = planes.shape[1]
     for v in range(planes.shape[0]):
         for block in range(starts.shape[0]):
             outside = False
-            for i in range(num_planes):
-                most = planes[v, i, 3] + reach[v, i] * box_size[block]
+            for i in range(num_sides):
+                least = planes[v, i, 3] - factors[v, i] * box_reach[block]
                 for axis in range(3):
                     slope = planes[v, i, axis]
-                    most += slope * (box_high[block, axis] if slope > 0.0 else box_low[block, axis])
-                if most <= 0.0:
+                    least += slope * (box_low[block, axis] if slope > 0.0 else box_high[block, axis])
+                if least >= 0.0:
                     outside = True
                     break
             if outside:
@@ -164,11 +139,11 @@ def _count_points(planes, reach, points, sizes, starts, ends, box_low, box_high,
             inside = 0
             for p in range(starts[block], ends[block]):
                 hit = True
-                for i in range(num_planes):
-                    value = planes[v, i, 3] + reach[v, i] * sizes[p]
+                for i in range(num_sides):
+                    value = planes[v, i, 3] - factors[v, i] * reaches[p]
                     for axis in range(3):
                         value += planes[v, i, axis] * points[p, axis]
-                    if value <= 0.0:
+                    if value >= 0.0:
                         hit = False
                         break
                 inside += hit

@@ -81,7 +81,7 @@ def line_of_views(num_views: int = 10, test_every: int = 0) -> Scene:
     viewmats, tracks = [], []
     for view in range(num_views):
         position = np.array([view, -1.5, 0.0])
-        viewmats.append(look_at(position, position + [0.0, 1.0, 0.0]))
+        viewmats.append(look_at(position, position + np.array([0.0, 1.0, 0.0])))
         tracks.append(np.flatnonzero(np.abs(x - view) < 0.6).astype(np.int32))
     return make_scene(np.stack(viewmats), points, tracks, name="line", test_every=test_every)
 

@@ -168,7 +168,7 @@ def test_unsound_plans_are_refused(plan, change, words):
 def test_a_view_twice_in_one_batch_is_refused(plan):
     views = plan.views.copy()
     views[7, 0] = views[7, 1]
-    with pytest.raises(PlanError, match="batch of step 8: got .* each view at most once"):
+    with pytest.raises(PlanError, match=r"batch of step 8: got .* each view at most once"):
         validate_plan(dataclasses.replace(plan, views=views))
 
 

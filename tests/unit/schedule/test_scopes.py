@@ -42,7 +42,9 @@ def test_a_point_enters_the_scope_when_its_size_reaches_the_image(scenes):
     beyond = 10.0 * (scenes.width / 2 + 30.0) / scenes.focal_px  # 30 pixels right of the image
     lone = np.array([[beyond, 0.0, 0.0]])
     assert predict_scopes(scenes.make_scene(viewmat[None], lone, [np.zeros(0, int)])).num_points.tolist() == [0]
-    spread = np.concatenate([lone, lone + [[6.0, 0, 0], [6.0, 0, 1.0], [6.0, 0, -1.0]]])  # sizes above 2 units
+    spread = np.concatenate(
+        [lone, lone + np.array([[6.0, 0, 0], [6.0, 0, 1.0], [6.0, 0, -1.0]])]
+    )  # sizes above 2 units
     assert predict_scopes(scenes.make_scene(viewmat[None], spread, [np.zeros(0, int)])).num_points[0] >= 1
 
 
