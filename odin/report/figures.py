@@ -18,8 +18,8 @@ from matplotlib.ticker import MaxNLocator
 
 from odin.report.compare import Interval
 from odin.report.groups import Group, Measure, group_runs
-from odin.report.records import RunRecord, require_quality
-from odin.report.spans import OTHER, Span, aligned, totals
+from odin.report.records import RunRecord, load_runs, require_quality
+from odin.report.spans import OTHER, Span, aligned, read_spans, totals
 
 # category: colour, in the order in which stacks are drawn
 CATEGORY_COLORS = {
@@ -46,6 +46,41 @@ def save(figure: Figure, path: Path) -> Path:
     metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix, {"Software": None})
     figure.savefig(path, dpi=DPI, metadata=metadata)
     return path
+
+
+def write_figures(runs: Iterable[Path], out: Path) -> tuple[Path, ...]:
+    """Draw every figure that the runs in or below the given folders have data for, as PNG files.
+
+    ``throughput`` and ``psnr`` for each pipeline; ``time-split`` and ``gantt`` (its steps from the middle of the run)
+    for each scene and setting whose runs kept spans, with the lowest seed of each mode. Names carry the pipeline, the
+    scene, the ranks and the batch. Raises ValueError for runs that cannot be compared.
+    """
+    records = load_runs(runs)
+    paths: list[Path] = []
+    for pipeline, kind in sorted({(run.pipeline, run.kind) for run in records}):
+        name = pipeline if kind == "measured" else f"{pipeline}-{kind}"
+        chosen = [run for run in records if (run.pipeline, run.kind) == (pipeline, kind)]
+        paths.append(save(samples_figure(chosen), out / f"throughput-{name}.png"))
+        if all(run.quality is not None for run in chosen):
+            paths.append(save(psnr_figure(chosen), out / f"psnr-{name}.png"))
+        for groups in _with_spans(group_runs(chosen)):
+            first = groups[0].first
+            tail = f"{name}-{first.scene}-w{first.ranks}-b{first.batch}.png"
+            labelled = [(_row_name(g, groups), read_spans(g.first.path, num_ranks=g.first.ranks)) for g in groups]
+            split = [(label, spans, g.first.train_s) for (label, spans), g in zip(labelled, groups, strict=True)]
+            paths.append(save(time_split(split, kind=kind), out / f"time-split-{tail}"))
+            middle = max(1, first.steps // 2 - 1)
+            paths.append(save(gantt(labelled, first_step=middle, kind=kind), out / f"gantt-{tail}"))
+    return tuple(paths)
+
+
+def _with_spans(groups: Sequence[Group]) -> list[list[Group]]:
+    """Rows of one scene, preset, ranks, batch and number of images that kept spans, together."""
+    together: dict[tuple, list[Group]] = {}
+    for g in groups:
+        if (g.first.path / "spans").is_dir():
+            together.setdefault((g.first.scene, *g.column[:-2]), []).append(g)
+    return list(together.values())
 
 
 def gantt(
@@ -195,7 +230,7 @@ def _scene_panels(
         axis.set_axisbelow(True)
     for axis in axes[len(scenes) :]:
         axis.set_visible(False)
-    _legend(figure, [Patch(facecolor=colors[name], label=name) for name in names.values()], most_a_line=4)
+    _legend(figure, [Patch(facecolor=colors[name], label=name) for name in names.values()])
     return figure, axes[: len(scenes)]
 
 
@@ -268,11 +303,13 @@ def _category_patches(categories: Iterable[str]) -> list[Patch]:
     return [Patch(label=category, **_style(category)) for category in categories]
 
 
-def _legend(figure: Figure, handles: Sequence[Patch], *, most_a_line: int = 8) -> None:
+def _legend(figure: Figure, handles: Sequence[Patch]) -> None:
+    """Above the panels, in as few lines as fit (about 84 characters each, with the handles), evenly filled."""
+    num_lines = -(-sum(len(str(handle.get_label())) + 6 for handle in handles) // 84)
     figure.legend(
         handles=handles,
         loc="outside upper center",
-        ncols=min(most_a_line, len(handles)),
+        ncols=-(-len(handles) // num_lines),
         frameon=False,
         fontsize=FONT_PT,
         columnspacing=1.2,

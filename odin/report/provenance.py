@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import site
 import subprocess
@@ -68,8 +69,8 @@ class Invocation(_Strict):
     """One start of the run; a resumed run has several."""
 
     command: tuple[str, ...]
-    started_utc: str
-    ended_utc: str
+    started_utc: str | None  # null where the run was not started by the `odin` command
+    ended_utc: str | None
     git: Git
     machine: Machine
     python: str
@@ -79,7 +80,9 @@ class Invocation(_Strict):
 
     @field_validator("started_utc", "ended_utc")
     @classmethod
-    def _is_utc(cls, value: str) -> str:
+    def _is_utc(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
         offset = datetime.fromisoformat(value).utcoffset()
         if offset is None or offset.total_seconds() != 0:
             raise ValueError(f"{value!r} is not a UTC time such as 2026-01-31T12:00:00+00:00")
@@ -100,15 +103,16 @@ class Provenance(_Strict):
 def collect(
     run: Mapping[str, Any],
     *,
-    started_utc: datetime | str,
-    ended_utc: datetime | str,
-    command: Sequence[str],
+    command: Sequence[str] | str,
+    started_utc: datetime | str | None = None,
+    ended_utc: datetime | str | None = None,
     datasets: Mapping[str, str] | None = None,
     root: Path | None = None,
 ) -> dict[str, Any]:
     """Describe this process and the run it did.
 
     run: the resolved options (``run.json``); seeds are its entries named ``seed`` or ``..._seed``.
+    command: its words, or one line of shell.
     started_utc, ended_utc: aware UTC times (or their ISO text), of the wall clock: for the reader, never for durations.
     datasets: sha256 by name; by default the entries of `run` named ``<name>_sha256``.
     root: folder of the code, by default the one that holds the package.
@@ -120,7 +124,7 @@ def collect(
         datasets = {k.removesuffix("_sha256"): v for k, v in run.items() if k.endswith("_sha256") and v}
     locks = lock_hashes(root)
     invocation = {
-        "command": tuple(command),
+        "command": tuple(shlex.split(command) if isinstance(command, str) else command),
         "started_utc": _iso(started_utc),
         "ended_utc": _iso(ended_utc),
         "git": git_state(root),
@@ -143,31 +147,30 @@ def collect(
     return _checked(record, "provenance").model_dump(mode="json")
 
 
-def write_provenance(path: Path, record: Mapping[str, Any], *, resumed: bool = False) -> None:
+def write(path: Path, record: Mapping[str, Any], *, resumed: bool = False) -> None:
     """Write the record once.
 
-    Where the file exists: the same content is fine, a resumed run of the same configuration and data appends its
-    invocation, and anything else raises ValueError.
+    Where the file exists, it stays as it is if it knows the invocation already (same command and start: a second
+    evaluation, say), and grows by the new one if the run was resumed. Raises ValueError for anything else, and where
+    configuration or data are not those of the file.
     """
     new = _checked(record, "provenance")
     if path.exists():
-        old = load_provenance(path)
-        if old == new:
+        old = load(path)
+        differing = [name for name in ("config_sha256", "datasets") if getattr(old, name) != getattr(new, name)]
+        if differing:
+            raise ValueError(f"{path}: is of another run ({', '.join(differing)} differ). Use a new folder.")
+        known = {(invocation.command, invocation.started_utc) for invocation in old.invocations}
+        fresh = tuple(i for i in new.invocations if (i.command, i.started_utc) not in known)
+        if not fresh:
             return
-        differing = [
-            name for name in ("config_sha256", "datasets", "lock_files") if getattr(old, name) != getattr(new, name)
-        ]
         if not resumed:
-            what = ", ".join(differing) or "another invocation"
-            raise ValueError(f"{path}: exists with other content ({what}). Resume that run or use a new folder.")
-        # Locks may change between two starts of one run; what it computes may not.
-        if set(differing) & {"config_sha256", "datasets"}:
-            raise ValueError(f"{path}: cannot resume, {', '.join(differing)} changed. Use a new folder.")
-        new = old.model_copy(update={"invocations": old.invocations + new.invocations})
+            raise ValueError(f"{path}: exists, of another invocation. Resume that run or use a new folder.")
+        new = old.model_copy(update={"invocations": old.invocations + fresh})
     write_json(path, new.model_dump(mode="json"))
 
 
-def load_provenance(path: Path) -> Provenance:
+def load(path: Path) -> Provenance:
     """Raises ValueError naming the file and the field that is wrong."""
     return _checked(read_json(path), str(path))
 
@@ -265,8 +268,8 @@ def _output(command: Sequence[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
 
 
-def _iso(time: datetime | str) -> str:
-    return time if isinstance(time, str) else time.isoformat(timespec="seconds")
+def _iso(time: datetime | str | None) -> str | None:
+    return time if time is None or isinstance(time, str) else time.isoformat(timespec="seconds")
 
 
 def _checked(record: Any, where: str) -> Provenance:

@@ -18,12 +18,15 @@ from odin.data.jsonio import read_json
 
 Kind = Literal["measured", "emulated", "simulated"]
 
-# Entries of run.json that say where or under which seed a run was done, not what was done. All others tell two
-# settings apart.
+# Entries of run.json that say where, when or under which seed a run was done, or follow from its scene: they do not
+# tell two settings apart. All others do.
 OPERATIONAL_OPTIONS = frozenset(
-    {"command", "data", "device", "host", "kind", "log_level", "num_threads", "out", "plan", "plan_sha256", "port"}
-    | {"resume", "resumed", "run_dir", "scene_dir", "started_utc", "threads", "timeout_s", "trace", "version"}
+    {"checkpoint_every", "command", "data", "device", "host", "identity", "kind", "log_level", "num_test_views"}
+    | {"num_threads", "num_train_views", "out", "plan", "plan_sha256", "port", "resume", "resumed", "run_dir"}
+    | {"scene_dir", "started_utc", "threads", "timeout_s", "trace", "version"}
 )
+# What was found out only when the run began, and is a setting like any other.
+_FOUND_OPTIONS = ("transport", "renderer")
 
 
 class _Edge(BaseModel):
@@ -58,8 +61,8 @@ class _Summary(_Edge):
     model_sha256: str
     steps: int
     views: int
-    final_loss: float | None = None
     transport: str | None = None
+    renderer: str | None = None
 
 
 class _Mean(_Edge):
@@ -151,18 +154,19 @@ def load_run(path: Path) -> RunRecord:
     if not (path / "summary.json").is_file():
         raise ValueError(f"{path}: training has not finished (no summary.json). Resume or delete this run.")
     summary = _parse(_Summary, path / "summary.json")
-    for field in ("steps", "views"):
-        if getattr(summary, field) != getattr(run, field):
-            raise ValueError(
-                f"{path}: summary.json counts {getattr(summary, field)} {field}, run.json asks for "
-                f"{getattr(run, field)}. The run was cut short or its files are of two runs: train it again."
-            )
+    # The last batch is full: a run sees up to one batch more views than asked for.
+    if summary.steps != run.steps or not 0 <= summary.views - run.views < run.batch:
+        raise ValueError(
+            f"{path}: summary.json counts {summary.steps} steps and {summary.views} views, run.json asks for "
+            f"{run.steps} and {run.views}. The run was cut short or its files are of two runs: train it again."
+        )
     for field in ("wait_s", "wait_share"):
         if len(getattr(summary, field)) != run.ranks:
             raise ValueError(
                 f"{path / 'summary.json'}: {field} has {len(getattr(summary, field))} entries for {run.ranks} ranks."
             )
-    extra = run.model_extra or {}
+    options = dict(run.model_extra or {})
+    options |= {key: found for key in _FOUND_OPTIONS if (found := getattr(summary, key)) is not None}
     return RunRecord(
         path=path,
         scene=run.scene,
@@ -172,11 +176,11 @@ def load_run(path: Path) -> RunRecord:
         mode=run.mode,
         ranks=run.ranks,
         batch=run.batch,
-        views=run.views,
+        views=summary.views,
         steps=run.steps,
         seed=run.seed,
         kind=summary.kind,
-        options=dict(_flat({key: value for key, value in extra.items() if key not in OPERATIONAL_OPTIONS})),
+        options=dict(_flat({key: value for key, value in options.items() if key not in OPERATIONAL_OPTIONS})),
         samples_per_s=summary.samples_per_s,
         wall_s=summary.wall_s,
         train_s=summary.train_s,

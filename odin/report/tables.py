@@ -19,9 +19,10 @@ from typing import Any
 import pandas as pd
 from tabulate import tabulate
 
+from odin.evaluation.protocol import KINDS
 from odin.report.compare import hidden_wait, model_mark, speedup
 from odin.report.groups import Cell, Group, Measure, baseline_of, group_runs, mean_problems
-from odin.report.records import RunRecord, require_quality
+from odin.report.records import RunRecord, load_runs, require_quality
 
 MEAN = "mean"
 
@@ -124,6 +125,23 @@ class Table:
             os.replace(temporary, path)
             paths.append(path)
         return paths[0], paths[1]
+
+
+def write_tables(runs: Iterable[Path], out: Path) -> tuple[Path, ...]:
+    """Write ``quality`` and ``throughput`` as .md and .csv for all runs in or below the given folders.
+
+    Measured runs give files of these names; emulated and simulated ones ``quality-emulated`` and so on, never in one
+    table with others. Simulated runs have no model, hence no quality. Raises ValueError as the tables do.
+    """
+    records = load_runs(runs)
+    paths: list[Path] = []
+    for kind in sorted({run.kind for run in records}, key=KINDS.index):
+        of_kind = [run for run in records if run.kind == kind]
+        suffix = "" if kind == "measured" else f"-{kind}"
+        if kind != "simulated":
+            paths += quality_table(of_kind).write(out, f"quality{suffix}")
+        paths += throughput_table(of_kind).write(out, f"throughput{suffix}")
+    return tuple(paths)
 
 
 def quality_table(

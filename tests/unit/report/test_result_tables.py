@@ -13,7 +13,7 @@ from synthetic_runs import PROTOCOL, write_run
 from odin.report.compare import hidden_wait, hidden_wait_interval, speedup
 from odin.report.groups import baseline_of, group_runs, mean_problems
 from odin.report.records import RunRecord, load_run
-from odin.report.tables import Table, quality_table, throughput_table
+from odin.report.tables import Table, quality_table, throughput_table, write_tables
 
 
 def run_of(folder: Path, **values: Any) -> RunRecord:
@@ -209,12 +209,16 @@ def test_lpips_of_some_runs_only_is_not_averaged(tmp_path: Path) -> None:
     assert cells(quality_table(records[:1]), "fox", "sync")["lpips"].value == 0.2
 
 
-def test_written_files(tmp_path: Path) -> None:
+def test_written_files_keep_kinds_apart(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    table = quality_table([run_of(tmp_path / "runs")])
-    table.write(tmp_path / "tables", "quality")
-    assert (tmp_path / "tables" / "quality.md").read_text() == table.to_markdown()
-    assert sorted(p.name for p in (tmp_path / "tables").iterdir()) == ["quality.csv", "quality.md"]
+    measured = run_of(tmp_path / "runs")
+    run_of(tmp_path / "runs", kind="emulated", mode="quality")
+    run_of(tmp_path / "runs", kind="simulated", mode="quality", metrics=False)
+    paths = write_tables([tmp_path / "runs"], tmp_path / "tables")
+    tables = ["quality", "throughput", "quality-emulated", "throughput-emulated", "throughput-simulated"]
+    assert [path.name for path in paths] == [name + suffix for name in tables for suffix in (".md", ".csv")]
+    assert paths[0].read_text() == quality_table([measured]).to_markdown()
+    assert sorted(paths) == sorted((tmp_path / "tables").iterdir())
 
 
 def test_hidden_wait_interval() -> None:

@@ -33,6 +33,18 @@ def test_reads_what_tables_need(tmp_path: Path) -> None:
     assert run.quality.test_names == ("0.png", "8.png")
 
 
+def test_images_seen_are_those_of_full_batches(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r")
+    change(run / "run.json", views=1998)
+    assert load_run(run).views == 2000
+
+
+def test_what_auto_became_is_a_setting(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r", transport="auto", identity="x", out="o")
+    change(run / "summary.json", transport="shared-memory", renderer="cpu")
+    assert load_run(run).options == {"balance": True, "transport": "shared-memory", "renderer": "cpu"}
+
+
 def test_a_run_without_metrics_has_no_quality(tmp_path: Path) -> None:
     assert load_run(write_run(tmp_path / "r", metrics=False)).quality is None
 
@@ -63,7 +75,9 @@ def test_half_written_runs_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "values", "message"),
     [
-        ("summary.json", {"steps": 400}, r"counts 400 steps, run\.json asks for 500"),
+        ("summary.json", {"steps": 400}, r"counts 400 steps and 2000 views, run\.json asks for 500 and"),
+        ("summary.json", {"views": 1999}, r"counts 500 steps and 1999 views"),
+        ("summary.json", {"views": 2004}, r"counts 500 steps and 2004 views"),
         ("summary.json", {"wait_s": [1.0]}, "wait_s has 1 entries for 2 ranks"),
         ("summary.json", {"wait_share": [1.5, 0.1]}, r"summary\.json: wait_share\.0: .* less than or equal"),
         ("summary.json", {"num_gs": 0}, r"summary\.json: num_gs: "),

@@ -118,3 +118,19 @@ def test_figures_are_drawn(tmp_path: Path) -> None:
         assert figures.save(figure, path).read_bytes() == first
     with pytest.raises(ValueError, match=r"sync: no spans in steps 90\.\.91"):
         figures.gantt([("sync", spans["sync"])], first_step=90, num_steps=2)
+
+
+def test_all_figures_of_a_folder(tmp_path: Path) -> None:
+    for mode in ("sync", "quality"):
+        folder = write_run(tmp_path / "runs" / mode, mode=mode, metrics=mode == "sync", steps=8, views=32, batch=4)
+        write_spans(folder, mode)
+    write_run(tmp_path / "runs" / "other", scene="miku", pipeline="2dgs")
+    names = [path.name for path in figures.write_figures([tmp_path / "runs"], tmp_path / "figures")]
+    assert names == [
+        "throughput-2dgs.png",
+        "psnr-2dgs.png",
+        "throughput-3dgs.png",
+        "time-split-3dgs-fox-w2-b4.png",
+        "gantt-3dgs-fox-w2-b4.png",
+    ]
+    assert all((tmp_path / "figures" / name).stat().st_size > 1000 for name in names)
