@@ -86,10 +86,25 @@ def prepare(order, radii, means2d, conics, opacities, colors, height, table, row
         rows[k, 0] = max(0, math.ceil(mean_y - half_height - half))
         rows[k, 1] = min(height - 1, math.floor(mean_y + half_height - half))
         inv_a = real(1) / a
-        row = table[k]
-        row[MEAN_X], row[MEAN_Y], row[CONIC_XX], row[CONIC_XY], row[CONIC_YY] = means2d[g, 0], mean_y, a, b, c
-        row[OPACITY], row[RED], row[GREEN], row[BLUE] = opacity, colors[g, 0], colors[g, 1], colors[g, 2]
-        row[REACH], row[SHEAR], row[CORE], row[INV_XX] = reach, b * inv_a, max(c - b * b * inv_a, zero), inv_a
+        table[k, MEAN_X], table[k, MEAN_Y], table[k, CONIC_XX], table[k, CONIC_XY], table[k, CONIC_YY] = (
+            means2d[g, 0],
+            mean_y,
+            a,
+            b,
+            c,
+        )
+        table[k, OPACITY], table[k, RED], table[k, GREEN], table[k, BLUE] = (
+            opacity,
+            colors[g, 0],
+            colors[g, 1],
+            colors[g, 2],
+        )
+        table[k, REACH], table[k, SHEAR], table[k, CORE], table[k, INV_XX] = (
+            reach,
+            b * inv_a,
+            max(c - b * b * inv_a, zero),
+            inv_a,
+        )
 
 
 @njit(**_INLINE)

@@ -54,7 +54,8 @@ class CpuRenderer:
             self._array(a)
             for a in (gaussians.means, gaussians.quats, gaussians.scales, gaussians.opacities, gaussians.sh)
         )
-        self._camera = (self._array(camera.viewmat), self._array(camera.K), self._array(camera.position))
+        # copies: read-only arrays are another type to Numba and would compile every kernel once more
+        self._camera = tuple(np.array(a, real, order="C") for a in (camera.viewmat, camera.K, camera.position))
         self._size = (camera.width, camera.height)
         self._settings = settings
         splats = Splats(
@@ -101,7 +102,7 @@ class CpuRenderer:
             colors=self._buffers.image("image_colors", (3, height, width), real),
             alphas=self._buffers.image("image_alphas", (height, width), real),
         )
-        self._background = self._array(background)
+        self._background = np.array(background, real)
         rasterization.finish(accumulated, self._transmittance, self._background, image.colors, image.alphas)
         self._composed = (n, width, height)
         return image
@@ -158,7 +159,7 @@ class CpuRenderer:
         """The target with its windowed mean and second moment: three images of memory, a quarter of the loss's time."""
         target = self._array(target)
         mean, square = np.empty_like(target), np.empty_like(target)
-        self._target_moments(target, mean, square)
+        loss.target_moments(target, *self._loss_buffers(target.shape), mean, square)
         return PreparedTarget(image=target, extra=(mean, square))
 
     def loss(
@@ -166,7 +167,6 @@ class CpuRenderer:
     ) -> tuple[float, np.ndarray]:
         """(1 - w) L1 + w (1 - SSIM) over planar images, and its gradient with respect to `image` ([3, H, W])."""
         image = self._array(image)
-        _, height, width = image.shape
         if isinstance(target, PreparedTarget):
             target, (mean, square) = target.image, target.extra
         else:
@@ -174,23 +174,22 @@ class CpuRenderer:
             mean = self._buffers.image("target_mean", image.shape, self.dtype)
             square = self._buffers.image("target_square", image.shape, self.dtype)
             if target.shape == image.shape:
-                self._target_moments(target, mean, square)
+                loss.target_moments(target, *self._loss_buffers(target.shape), mean, square)
         if target.shape != image.shape:
             raise ValueError(f"loss: image has shape {image.shape}, target {target.shape}")
         gradient = self._buffers.image("loss_gradient", image.shape, self.dtype)
         l1, ssim = loss.l1_ssim(
-            image, target, mean, square, self.dtype(ssim_weight),
-            self._buffers.image("loss_maps", (5, height, width), self.dtype),
-            self._buffers.image("loss_padded", (3, width + 2 * loss.HALF_WINDOW), self.dtype), gradient,
-        )  # fmt: skip
+            image, target, mean, square, self.dtype(ssim_weight), *self._loss_buffers(image.shape), gradient
+        )
         return (1.0 - ssim_weight) * float(l1) + ssim_weight * (1.0 - float(ssim)), gradient
 
-    def _target_moments(self, target: np.ndarray, mean: np.ndarray, square: np.ndarray) -> None:
-        _, height, width = target.shape
-        loss.target_moments(
-            target, self._buffers.image("loss_maps", (5, height, width), self.dtype)[0],
-            self._buffers.image("loss_padded", (3, width + 2 * loss.HALF_WINDOW), self.dtype), mean, square,
-        )  # fmt: skip
+    def _loss_buffers(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        _, height, width = shape
+        border = 2 * loss.HALF_WINDOW
+        return (
+            self._buffers.image("loss_maps", (loss.NUM_MAPS, height + border, width), self.dtype),
+            self._buffers.image("loss_sums", (3, width + border), self.dtype),
+        )
 
     def _array(self, values: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(values, self.dtype)
