@@ -39,6 +39,10 @@ _SH2_XY, _SH2_Z, _SH2_ZZ, _SH2_0 = 0.5462742152960395, 1.092548430592079, 0.9461
 _SH3_XYZ, _SH3_ZZ, _SH3_0 = 0.5900435899266435, 2.285228997322329, 0.4570457994644658
 _SH3_Z, _SH3_ZZZ, _SH3_Z0 = 1.445305721320277, 1.865881662950577, 1.119528997770346
 
+#: A camera as scalars: rotation w, translation t, intrinsics, and the Jacobian's clamp on x/z and y/z. Worked out
+#: once per call: from arrays, which might overlap the outputs, the compiler would have to do it for every row.
+View = namedtuple("View", "w00 w01 w02 w10 w11 w12 w20 w21 w22 t0 t1 t2 fx fy cx cy left right top bottom")
+
 #: All intermediate quantities of one row that both directions need.
 Footprint = namedtuple(
     "Footprint",
@@ -53,7 +57,20 @@ Footprint = namedtuple(
 
 
 @njit(**_INLINE)
-def _footprint(real, means, quats, scales, i, viewmat, K, width, height, eps2d):
+def _view(real, viewmat, K, width, height):
+    fx, fy, cx, cy = K[0, 0], K[1, 1], K[0, 2], K[1, 2]
+    # J is linearised at a centre clamped to 0.15 image widths beyond the image on each side
+    margin_x, margin_y = real(0.15) * real(width) / fx, real(0.15) * real(height) / fy
+    return View(
+        viewmat[0, 0], viewmat[0, 1], viewmat[0, 2], viewmat[1, 0], viewmat[1, 1], viewmat[1, 2],
+        viewmat[2, 0], viewmat[2, 1], viewmat[2, 2], viewmat[0, 3], viewmat[1, 3], viewmat[2, 3], fx, fy, cx, cy,
+        -(cx / fx + margin_x), (real(width) - cx) / fx + margin_x,
+        -(cy / fy + margin_y), (real(height) - cy) / fy + margin_y,
+    )  # fmt: skip
+
+
+@njit(**_INLINE)
+def _footprint(real, means, quats, scales, i, v, eps2d):
     """Everything of row i up to its conic. Degenerate rows give values that are not finite; `_visible` drops them."""
     one, two = real(1), real(2)
     q0, q1, q2, q3 = quats[i, 0], quats[i, 1], quats[i, 2], quats[i, 3]
@@ -66,27 +83,20 @@ def _footprint(real, means, quats, scales, i, viewmat, K, width, height, eps2d):
     s0, s1, s2 = scales[i, 0], scales[i, 1], scales[i, 2]
 
     m0, m1, m2 = means[i, 0], means[i, 1], means[i, 2]
-    x = viewmat[0, 0] * m0 + viewmat[0, 1] * m1 + viewmat[0, 2] * m2 + viewmat[0, 3]
-    y = viewmat[1, 0] * m0 + viewmat[1, 1] * m1 + viewmat[1, 2] * m2 + viewmat[1, 3]
-    z = viewmat[2, 0] * m0 + viewmat[2, 1] * m1 + viewmat[2, 2] * m2 + viewmat[2, 3]
+    x = v.w00 * m0 + v.w01 * m1 + v.w02 * m2 + v.t0
+    y = v.w10 * m0 + v.w11 * m1 + v.w12 * m2 + v.t1
+    z = v.w20 * m0 + v.w21 * m1 + v.w22 * m2 + v.t2
     inv_z = one / max(z, real(1e-6))
 
-    # J is linearised at a centre clamped to 0.15 image widths beyond the image on each side
-    fx, fy, cx, cy = K[0, 0], K[1, 1], K[0, 2], K[1, 2]
-    margin_x, margin_y = real(0.15) * real(width) / fx, real(0.15) * real(height) / fy
     ratio_x, ratio_y = x * inv_z, y * inv_z
-    right, left = (real(width) - cx) / fx + margin_x, -(cx / fx + margin_x)
-    bottom, top = (real(height) - cy) / fy + margin_y, -(cy / fy + margin_y)
-    x_free = ratio_x <= right and ratio_x >= left
-    y_free = ratio_y <= bottom and ratio_y >= top
-    tx, ty = z * min(right, max(left, ratio_x)), z * min(bottom, max(top, ratio_y))
-    j00, j02 = fx * inv_z, -fx * tx * inv_z * inv_z
-    j11, j12 = fy * inv_z, -fy * ty * inv_z * inv_z
+    x_free = ratio_x <= v.right and ratio_x >= v.left
+    y_free = ratio_y <= v.bottom and ratio_y >= v.top
+    tx, ty = z * min(v.right, max(v.left, ratio_x)), z * min(v.bottom, max(v.top, ratio_y))
+    j00, j02 = v.fx * inv_z, -v.fx * tx * inv_z * inv_z
+    j11, j12 = v.fy * inv_z, -v.fy * ty * inv_z * inv_z
 
-    p00, p01 = j00 * viewmat[0, 0] + j02 * viewmat[2, 0], j00 * viewmat[0, 1] + j02 * viewmat[2, 1]
-    p02 = j00 * viewmat[0, 2] + j02 * viewmat[2, 2]
-    p10, p11 = j11 * viewmat[1, 0] + j12 * viewmat[2, 0], j11 * viewmat[1, 1] + j12 * viewmat[2, 1]
-    p12 = j11 * viewmat[1, 2] + j12 * viewmat[2, 2]
+    p00, p01, p02 = j00 * v.w00 + j02 * v.w20, j00 * v.w01 + j02 * v.w21, j00 * v.w02 + j02 * v.w22
+    p10, p11, p12 = j11 * v.w10 + j12 * v.w20, j11 * v.w11 + j12 * v.w21, j11 * v.w12 + j12 * v.w22
     u00, u10 = (p00 * r00 + p01 * r10 + p02 * r20) * s0, (p10 * r00 + p11 * r10 + p12 * r20) * s0
     u01, u11 = (p00 * r01 + p01 * r11 + p02 * r21) * s1, (p10 * r01 + p11 * r11 + p12 * r21) * s1
     u02, u12 = (p00 * r02 + p01 * r12 + p02 * r22) * s2, (p10 * r02 + p11 * r12 + p12 * r22) * s2
@@ -160,6 +170,13 @@ def _view_direction(real, means, i, position):
     return dx * inv, dy * inv, dz * inv, inv
 
 
+@njit(**_INLINE)
+def _ceil(real, x):
+    """Of a number >= 0 that fits an int64; math.ceil would be a library call."""
+    below = real(np.int64(x))
+    return below + real(1) if below < x else below
+
+
 @njit(**_FAST)
 def project(
     means, quats, scales, opacities, sh, degree, viewmat, K, position, width, height, eps2d, near, far, antialiased,
@@ -172,13 +189,14 @@ def project(
     real = means.dtype.type
     basis = np.empty(16, means.dtype)
     num_basis = (degree + 1) ** 2
-    zero, half, limit = real(0), real(0.5), real(MAX_RADIUS_PX)
+    zero, half, limit = real(0), real(0.5), real(MAX_RADIUS_PX - 1)
+    v = _view(real, viewmat, K, width, height)
     for i in range(means.shape[0]):
         radii[i, 0] = radii[i, 1] = 0
         means2d[i, 0] = means2d[i, 1] = depths[i] = out_opacities[i] = zero
         conics[i, 0] = conics[i, 1] = conics[i, 2] = colors[i, 0] = colors[i, 1] = colors[i, 2] = zero
 
-        p = _footprint(real, means, quats, scales, i, viewmat, K, width, height, eps2d)
+        p = _footprint(real, means, quats, scales, i, v, eps2d)
         if not (p.z > near and p.z < far):
             continue
         opacity = opacities[i]
@@ -188,12 +206,13 @@ def project(
             continue
         # half-width, in standard deviations, of the region with alpha >= 1/255
         extent = min(real(3.33), real(math.sqrt(real(2) * real(math.log(opacity * real(255))))))
-        radius_x, radius_y = math.ceil(extent * math.sqrt(p.cov_xx)), math.ceil(extent * math.sqrt(p.cov_yy))
+        reach_x, reach_y = extent * real(math.sqrt(p.cov_xx)), extent * real(math.sqrt(p.cov_yy))
         # written so that anything not finite fails
-        if not (radius_x < limit and radius_y < limit and p.conic_xx > zero and p.conic_yy > zero):
+        if not (reach_x < limit and reach_y < limit and p.conic_xx > zero and p.conic_yy > zero):
             continue
-        u, v = K[0, 0] * p.x * p.inv_z + K[0, 2], K[1, 1] * p.y * p.inv_z + K[1, 2]
-        if not (u + radius_x > 0 and u - radius_x < width and v + radius_y > 0 and v - radius_y < height):
+        radius_x, radius_y = _ceil(real, reach_x), _ceil(real, reach_y)
+        px, py = v.fx * p.x * p.inv_z + v.cx, v.fy * p.y * p.inv_z + v.cy
+        if not (px + radius_x > zero and px - radius_x < width and py + radius_y > zero and py - radius_y < height):
             continue
         dx, dy, dz, _ = _view_direction(real, means, i, position)
         _sh_basis(real, degree, dx, dy, dz, basis)
@@ -205,7 +224,7 @@ def project(
         if not (abs(red) + abs(green) + abs(blue) < real(np.inf)):
             continue
         radii[i, 0], radii[i, 1] = np.int32(radius_x), np.int32(radius_y)
-        means2d[i, 0], means2d[i, 1], depths[i], out_opacities[i] = u, v, p.z, opacity
+        means2d[i, 0], means2d[i, 1], depths[i], out_opacities[i] = px, py, p.z, opacity
         conics[i, 0], conics[i, 1], conics[i, 2] = p.conic_xx, p.conic_xy, p.conic_yy
         colors[i, 0], colors[i, 1], colors[i, 2] = max(red, zero), max(green, zero), max(blue, zero)
 
@@ -235,12 +254,13 @@ def project_backward(
     basis, weights = np.empty(16, means.dtype), np.empty(16, means.dtype)
     num_basis = (degree + 1) ** 2
     zero, half, one, two = real(0), real(0.5), real(1), real(2)
-    fx, fy = K[0, 0], K[1, 1]
+    v = _view(real, viewmat, K, width, height)
+    fx, fy = v.fx, v.fy
     for i in range(means.shape[0]):
         if radii[i, 0] <= 0 or touched[i] <= 0:
             _zero_row(i, g_means, g_quats, g_scales, g_opacities, g_sh)
             continue
-        p = _footprint(real, means, quats, scales, i, viewmat, K, width, height, eps2d)
+        p = _footprint(real, means, quats, scales, i, v, eps2d)
 
         # dL/dcov = -conic (dL/dconic) conic
         a, b, c = p.conic_xx, p.conic_xy, p.conic_yy
@@ -277,10 +297,10 @@ def project_backward(
         gp00, gp10 = e0 * p.r00 + e1 * p.r01 + e2 * p.r02, f0 * p.r00 + f1 * p.r01 + f2 * p.r02
         gp01, gp11 = e0 * p.r10 + e1 * p.r11 + e2 * p.r12, f0 * p.r10 + f1 * p.r11 + f2 * p.r12
         gp02, gp12 = e0 * p.r20 + e1 * p.r21 + e2 * p.r22, f0 * p.r20 + f1 * p.r21 + f2 * p.r22
-        gj00 = gp00 * viewmat[0, 0] + gp01 * viewmat[0, 1] + gp02 * viewmat[0, 2]
-        gj02 = gp00 * viewmat[2, 0] + gp01 * viewmat[2, 1] + gp02 * viewmat[2, 2]
-        gj11 = gp10 * viewmat[1, 0] + gp11 * viewmat[1, 1] + gp12 * viewmat[1, 2]
-        gj12 = gp10 * viewmat[2, 0] + gp11 * viewmat[2, 1] + gp12 * viewmat[2, 2]
+        gj00 = gp00 * v.w00 + gp01 * v.w01 + gp02 * v.w02
+        gj02 = gp00 * v.w20 + gp01 * v.w21 + gp02 * v.w22
+        gj11 = gp10 * v.w10 + gp11 * v.w11 + gp12 * v.w12
+        gj12 = gp10 * v.w20 + gp11 * v.w21 + gp12 * v.w22
 
         # the centre in camera space: through means2d and through J = (fx/z, 0, -fx tx/z^2; 0, fy/z, -fy ty/z^2).
         # Where the clamp holds, tx is proportional to z, so that J's third column goes with 1/z, else 1/z^2
@@ -297,9 +317,9 @@ def project_backward(
             power_y = two
         gz = -(fx * p.x * gu + fy * p.y * gv) * iz2 - fx * iz2 * gj00 - fy * iz2 * gj11
         gz += power_x * fx * p.tx * iz2 * iz * gj02 + power_y * fy * p.ty * iz2 * iz * gj12
-        gm0 = viewmat[0, 0] * gx + viewmat[1, 0] * gy + viewmat[2, 0] * gz
-        gm1 = viewmat[0, 1] * gx + viewmat[1, 1] * gy + viewmat[2, 1] * gz
-        gm2 = viewmat[0, 2] * gx + viewmat[1, 2] * gy + viewmat[2, 2] * gz
+        gm0 = v.w00 * gx + v.w10 * gy + v.w20 * gz
+        gm1 = v.w01 * gx + v.w11 * gy + v.w21 * gz
+        gm2 = v.w02 * gx + v.w12 * gy + v.w22 * gz
 
         # dL/dR = M S, then R's derivative by the unit quaternion, then the normalisation's projection
         m00, m10, m20 = m00 * p.s0, m10 * p.s0, m20 * p.s0
