@@ -240,6 +240,88 @@ def _zero_row(i, g_means, g_quats, g_scales, g_opacities, g_sh):
         g_sh[i, k, 0] = g_sh[i, k, 1] = g_sh[i, k, 2] = 0
 
 
+@njit(**_INLINE)
+def _covariance_gradient(real, p, eps2d, antialiased, opacity, g_conic_xx, g_conic_xy, g_conic_yy, g_opacity):
+    """G = dL/dcov as xx, xy, yy, and dL/d(opacity of the primitive)."""
+    half, one = real(0.5), real(1)
+    # G = -conic (dL/dconic) conic, where dL/dconic is symmetric: half of the xy entry on each side
+    a, b, c = p.conic_xx, p.conic_xy, p.conic_yy
+    ga, gb, gc = g_conic_xx, half * g_conic_xy, g_conic_yy
+    t00, t01, t10, t11 = a * ga + b * gb, a * gb + b * gc, b * ga + c * gb, b * gb + c * gc
+    g_xx, g_xy, g_yy = -(t00 * a + t01 * b), -(t00 * b + t01 * c), -(t10 * b + t11 * c)
+    if antialiased:
+        # factor = sqrt(det_free / det); d factor^2 / dcov = (1 - factor^2) conic - eps2d / det I
+        square = p.det_free * p.inv_det
+        factor = real(math.sqrt(square))
+        # the root's slope is unbounded at a splat seen exactly edge-on; gsplat bounds it too
+        slope = half * g_opacity * opacity / max(factor, real(1e-6))
+        g_xx += slope * ((one - square) * a - eps2d * p.inv_det)
+        g_xy += slope * (one - square) * b
+        g_yy += slope * ((one - square) * c - eps2d * p.inv_det)
+        g_opacity = g_opacity * factor
+    return g_xx, g_xy, g_yy, g_opacity
+
+
+@njit(**_INLINE)
+def _centre_gradient(real, p, v, g_u, g_v, g_j00, g_j02, g_j11, g_j12):
+    """dL/dmean through means2d and through J = (fx/z, 0, -fx tx/z^2; 0, fy/z, -fy ty/z^2)."""
+    one, two = real(1), real(2)
+    iz = p.inv_z
+    iz2 = iz * iz
+    gx, gy = v.fx * iz * g_u, v.fy * iz * g_v
+    # where the clamp holds, tx is proportional to z, so that J's third column goes with 1/z, else with 1/z^2
+    power_x = power_y = one
+    if p.x_free:
+        gx -= v.fx * iz2 * g_j02
+        power_x = two
+    if p.y_free:
+        gy -= v.fy * iz2 * g_j12
+        power_y = two
+    gz = -(v.fx * p.x * g_u + v.fy * p.y * g_v) * iz2 - v.fx * iz2 * g_j00 - v.fy * iz2 * g_j11
+    gz += power_x * v.fx * p.tx * iz2 * iz * g_j02 + power_y * v.fy * p.ty * iz2 * iz * g_j12
+    return (
+        v.w00 * gx + v.w10 * gy + v.w20 * gz,
+        v.w01 * gx + v.w11 * gy + v.w21 * gz,
+        v.w02 * gx + v.w12 * gy + v.w22 * gz,
+    )
+
+
+@njit(**_INLINE)
+def _quaternion_gradient(real, p, m00, m01, m02, m10, m11, m12, m20, m21, m22):
+    """dL/dquat from m = dL/dR: R's derivative by the unit quaternion, then the normalisation's projection."""
+    two = real(2)
+    w, x, y, z = p.qw, p.qx, p.qy, p.qz
+    gw = two * (x * (m21 - m12) + y * (m02 - m20) + z * (m10 - m01))
+    gx = two * (y * (m01 + m10) + z * (m02 + m20) + w * (m21 - m12) - two * x * (m11 + m22))
+    gy = two * (x * (m01 + m10) + z * (m12 + m21) + w * (m02 - m20) - two * y * (m00 + m22))
+    gz = two * (x * (m02 + m20) + y * (m12 + m21) + w * (m10 - m01) - two * z * (m00 + m11))
+    along = gw * w + gx * x + gy * y + gz * z
+    # a zero quaternion has no direction to turn in
+    inv = p.inv_norm if p.inv_norm < real(1e12) else real(0)
+    return (gw - along * w) * inv, (gx - along * x) * inv, (gy - along * y) * inv, (gz - along * z) * inv
+
+
+@njit(**_INLINE)
+def _color_gradient(real, i, means, position, sh, degree, colors, g_colors, basis, weights, g_sh):
+    """Fills g_sh[i]; returns dL/dmean through the viewing direction. basis, weights: [16] buffers"""
+    zero = real(0)
+    x, y, z, inv = _view_direction(real, means, i, position)
+    _sh_basis(real, degree, x, y, z, basis)
+    # max(SH + 0.5, 0) passes gradient where it is positive
+    red = g_colors[i, 0] if colors[i, 0] > zero else zero
+    green = g_colors[i, 1] if colors[i, 1] > zero else zero
+    blue = g_colors[i, 2] if colors[i, 2] > zero else zero
+    num_basis = (degree + 1) ** 2
+    for k in range(num_basis):
+        weights[k] = red * sh[i, k, 0] + green * sh[i, k, 1] + blue * sh[i, k, 2]
+        g_sh[i, k, 0], g_sh[i, k, 1], g_sh[i, k, 2] = basis[k] * red, basis[k] * green, basis[k] * blue
+    for k in range(num_basis, g_sh.shape[1]):
+        g_sh[i, k, 0] = g_sh[i, k, 1] = g_sh[i, k, 2] = zero
+    gx, gy, gz = _sh_direction_gradient(real, degree, x, y, z, weights)
+    along = gx * x + gy * y + gz * z
+    return (gx - along * x) * inv, (gy - along * y) * inv, (gz - along * z) * inv
+
+
 @njit(**_FAST)
 def project_backward(
     means, quats, scales, opacities, sh, degree, viewmat, K, position, width, height, eps2d, antialiased,
@@ -252,103 +334,43 @@ def project_backward(
     """
     real = means.dtype.type
     basis, weights = np.empty(16, means.dtype), np.empty(16, means.dtype)
-    num_basis = (degree + 1) ** 2
-    zero, half, one, two = real(0), real(0.5), real(1), real(2)
+    two = real(2)
     v = _view(real, viewmat, K, width, height)
-    fx, fy = v.fx, v.fy
     for i in range(means.shape[0]):
         if radii[i, 0] <= 0 or touched[i] <= 0:
             _zero_row(i, g_means, g_quats, g_scales, g_opacities, g_sh)
             continue
         p = _footprint(real, means, quats, scales, i, v, eps2d)
+        g_xx, g_xy, g_yy, g_opacities[i] = _covariance_gradient(
+            real, p, eps2d, antialiased, opacities[i], g_conics[i, 0], g_conics[i, 1], g_conics[i, 2],
+            g_splat_opacities[i],
+        )  # fmt: skip
 
-        # dL/dcov = -conic (dL/dconic) conic
-        a, b, c = p.conic_xx, p.conic_xy, p.conic_yy
-        ga, gb, gc = g_conics[i, 0], half * g_conics[i, 1], g_conics[i, 2]
-        t00, t01, t10, t11 = a * ga + b * gb, a * gb + b * gc, b * ga + c * gb, b * gb + c * gc
-        g_xx, g_xy, g_yy = -(t00 * a + t01 * b), -(t00 * b + t01 * c), -(t10 * b + t11 * c)
-        g_opacity = g_splat_opacities[i]
-        if antialiased:
-            # factor = sqrt(det_free / det); d factor^2 / dcov = (1 - factor^2) conic - eps2d / det I
-            square = p.det_free * p.inv_det
-            factor = real(math.sqrt(square))
-            # the root's slope is unbounded at a splat seen exactly edge-on; gsplat bounds it too
-            slope = half * g_opacity * opacities[i] / max(factor, real(1e-6))
-            g_xx += slope * ((one - square) * a - eps2d * p.inv_det)
-            g_xy += slope * (one - square) * b
-            g_yy += slope * ((one - square) * c - eps2d * p.inv_det)
-            g_opacity *= factor
-        g_opacities[i] = g_opacity
-
-        # cov = U U^T, so dL/dU = 2 G U; U = P R S with P = J W
+        # cov = U U^T + eps2d I, so D = dL/dU = 2 G U; U = P R S with P = J W
         d00, d10 = two * (g_xx * p.u00 + g_xy * p.u10), two * (g_xy * p.u00 + g_yy * p.u10)
         d01, d11 = two * (g_xx * p.u01 + g_xy * p.u11), two * (g_xy * p.u01 + g_yy * p.u11)
         d02, d12 = two * (g_xx * p.u02 + g_xy * p.u12), two * (g_xy * p.u02 + g_yy * p.u12)
-        # M = P^T dL/dU is dL/d(R S)
+        # M = P^T D is dL/d(R S): columns times R's for the scales, times S for R
         m00, m01, m02 = p.p00 * d00 + p.p10 * d10, p.p00 * d01 + p.p10 * d11, p.p00 * d02 + p.p10 * d12
         m10, m11, m12 = p.p01 * d00 + p.p11 * d10, p.p01 * d01 + p.p11 * d11, p.p01 * d02 + p.p11 * d12
         m20, m21, m22 = p.p02 * d00 + p.p12 * d10, p.p02 * d01 + p.p12 * d11, p.p02 * d02 + p.p12 * d12
         g_scales[i, 0] = m00 * p.r00 + m10 * p.r10 + m20 * p.r20
         g_scales[i, 1] = m01 * p.r01 + m11 * p.r11 + m21 * p.r21
         g_scales[i, 2] = m02 * p.r02 + m12 * p.r12 + m22 * p.r22
+        g_quats[i, 0], g_quats[i, 1], g_quats[i, 2], g_quats[i, 3] = _quaternion_gradient(
+            real, p, m00 * p.s0, m01 * p.s1, m02 * p.s2, m10 * p.s0, m11 * p.s1, m12 * p.s2,
+            m20 * p.s0, m21 * p.s1, m22 * p.s2,
+        )  # fmt: skip
 
-        # dL/dP = dL/dU (R S)^T, and dL/dJ = dL/dP W^T (only J's four entries)
+        # dL/dP = D (R S)^T, and of dL/dJ = dL/dP W^T only J's four entries
         e0, e1, e2, f0, f1, f2 = d00 * p.s0, d01 * p.s1, d02 * p.s2, d10 * p.s0, d11 * p.s1, d12 * p.s2
         gp00, gp10 = e0 * p.r00 + e1 * p.r01 + e2 * p.r02, f0 * p.r00 + f1 * p.r01 + f2 * p.r02
         gp01, gp11 = e0 * p.r10 + e1 * p.r11 + e2 * p.r12, f0 * p.r10 + f1 * p.r11 + f2 * p.r12
         gp02, gp12 = e0 * p.r20 + e1 * p.r21 + e2 * p.r22, f0 * p.r20 + f1 * p.r21 + f2 * p.r22
-        gj00 = gp00 * v.w00 + gp01 * v.w01 + gp02 * v.w02
-        gj02 = gp00 * v.w20 + gp01 * v.w21 + gp02 * v.w22
-        gj11 = gp10 * v.w10 + gp11 * v.w11 + gp12 * v.w12
-        gj12 = gp10 * v.w20 + gp11 * v.w21 + gp12 * v.w22
-
-        # the centre in camera space: through means2d and through J = (fx/z, 0, -fx tx/z^2; 0, fy/z, -fy ty/z^2).
-        # Where the clamp holds, tx is proportional to z, so that J's third column goes with 1/z, else 1/z^2
-        iz = p.inv_z
-        iz2 = iz * iz
-        gu, gv = g_means2d[i, 0], g_means2d[i, 1]
-        gx, gy = fx * iz * gu, fy * iz * gv
-        power_x = power_y = one
-        if p.x_free:
-            gx -= fx * iz2 * gj02
-            power_x = two
-        if p.y_free:
-            gy -= fy * iz2 * gj12
-            power_y = two
-        gz = -(fx * p.x * gu + fy * p.y * gv) * iz2 - fx * iz2 * gj00 - fy * iz2 * gj11
-        gz += power_x * fx * p.tx * iz2 * iz * gj02 + power_y * fy * p.ty * iz2 * iz * gj12
-        gm0 = v.w00 * gx + v.w10 * gy + v.w20 * gz
-        gm1 = v.w01 * gx + v.w11 * gy + v.w21 * gz
-        gm2 = v.w02 * gx + v.w12 * gy + v.w22 * gz
-
-        # dL/dR = M S, then R's derivative by the unit quaternion, then the normalisation's projection
-        m00, m10, m20 = m00 * p.s0, m10 * p.s0, m20 * p.s0
-        m01, m11, m21 = m01 * p.s1, m11 * p.s1, m21 * p.s1
-        m02, m12, m22 = m02 * p.s2, m12 * p.s2, m22 * p.s2
-        w, x, y, z = p.qw, p.qx, p.qy, p.qz
-        gw = two * (x * (m21 - m12) + y * (m02 - m20) + z * (m10 - m01))
-        gqx = two * (y * (m01 + m10) + z * (m02 + m20) + w * (m21 - m12) - two * x * (m11 + m22))
-        gqy = two * (x * (m01 + m10) + z * (m12 + m21) + w * (m02 - m20) - two * y * (m00 + m22))
-        gqz = two * (x * (m02 + m20) + y * (m12 + m21) + w * (m10 - m01) - two * z * (m00 + m11))
-        along = gw * w + gqx * x + gqy * y + gqz * z
-        # a zero quaternion has no direction to turn in
-        inv_norm = p.inv_norm if p.inv_norm < real(1e12) else zero
-        g_quats[i, 0], g_quats[i, 1] = (gw - along * w) * inv_norm, (gqx - along * x) * inv_norm
-        g_quats[i, 2], g_quats[i, 3] = (gqy - along * y) * inv_norm, (gqz - along * z) * inv_norm
-
-        # colours: max(SH + 0.5, 0) passes gradient where positive
-        dx, dy, dz, inv = _view_direction(real, means, i, position)
-        _sh_basis(real, degree, dx, dy, dz, basis)
-        red = g_colors[i, 0] if colors[i, 0] > zero else zero
-        green = g_colors[i, 1] if colors[i, 1] > zero else zero
-        blue = g_colors[i, 2] if colors[i, 2] > zero else zero
-        for k in range(num_basis):
-            weights[k] = red * sh[i, k, 0] + green * sh[i, k, 1] + blue * sh[i, k, 2]
-            g_sh[i, k, 0], g_sh[i, k, 1], g_sh[i, k, 2] = basis[k] * red, basis[k] * green, basis[k] * blue
-        for k in range(num_basis, g_sh.shape[1]):
-            g_sh[i, k, 0] = g_sh[i, k, 1] = g_sh[i, k, 2] = zero
-        hx, hy, hz = _sh_direction_gradient(real, degree, dx, dy, dz, weights)
-        along = hx * dx + hy * dy + hz * dz
-        g_means[i, 0] = gm0 + (hx - along * dx) * inv
-        g_means[i, 1] = gm1 + (hy - along * dy) * inv
-        g_means[i, 2] = gm2 + (hz - along * dz) * inv
+        gx, gy, gz = _centre_gradient(
+            real, p, v, g_means2d[i, 0], g_means2d[i, 1],
+            gp00 * v.w00 + gp01 * v.w01 + gp02 * v.w02, gp00 * v.w20 + gp01 * v.w21 + gp02 * v.w22,
+            gp10 * v.w10 + gp11 * v.w11 + gp12 * v.w12, gp10 * v.w20 + gp11 * v.w21 + gp12 * v.w22,
+        )  # fmt: skip
+        hx, hy, hz = _color_gradient(real, i, means, position, sh, degree, colors, g_colors, basis, weights, g_sh)
+        g_means[i, 0], g_means[i, 1], g_means[i, 2] = gx + hx, gy + hy, gz + hz

@@ -71,8 +71,16 @@ def prepare(order, radii, means2d, conics, opacities, colors, height, table, row
     for k in range(order.shape[0]):
         g = order[k]
         a, b, c, opacity = conics[g, 0], conics[g, 1], conics[g, 2], opacities[g]
+        mean_x, mean_y, red, green, blue = means2d[g, 0], means2d[g, 1], colors[g, 0], colors[g, 1], colors[g, 2]
         rows[k, 0], rows[k, 1] = 0, -1
-        if not (a > zero and c > zero and opacity >= inv255 and opacity < real(np.inf)):
+        inv_a = real(1) / a
+        shear = b * inv_a
+        # written so that anything not finite fails; then every conversion to a pixel index is defined
+        if not (a > zero and c > zero and opacity >= inv255 and opacity + inv_a < real(np.inf)):
+            continue
+        if not (abs(mean_x) + abs(mean_y) < real(1e9) and abs(shear) < real(1e15)):
+            continue
+        if not abs(red) + abs(green) + abs(blue) < real(np.inf):
             continue
         # alpha >= 1/255 exactly where 2 s <= 2 ln(255 o); the margin covers rounding, the pixel loop decides
         reach = real(2) * (real(math.log(opacity * real(255))) + real(1e-3))
@@ -80,31 +88,13 @@ def prepare(order, radii, means2d, conics, opacities, colors, height, table, row
         half_height = real(radii[g, 1])
         if det > zero:
             half_height = min(half_height, real(math.sqrt(reach * a / det)))
-        mean_y = means2d[g, 1]
-        if not abs(mean_y) < real(1e9):
-            continue
         rows[k, 0] = max(0, math.ceil(mean_y - half_height - half))
         rows[k, 1] = min(height - 1, math.floor(mean_y + half_height - half))
-        inv_a = real(1) / a
-        table[k, MEAN_X], table[k, MEAN_Y], table[k, CONIC_XX], table[k, CONIC_XY], table[k, CONIC_YY] = (
-            means2d[g, 0],
-            mean_y,
-            a,
-            b,
-            c,
-        )
-        table[k, OPACITY], table[k, RED], table[k, GREEN], table[k, BLUE] = (
-            opacity,
-            colors[g, 0],
-            colors[g, 1],
-            colors[g, 2],
-        )
-        table[k, REACH], table[k, SHEAR], table[k, CORE], table[k, INV_XX] = (
-            reach,
-            b * inv_a,
-            max(c - b * b * inv_a, zero),
-            inv_a,
-        )
+        table[k, MEAN_X], table[k, MEAN_Y], table[k, OPACITY] = mean_x, mean_y, opacity
+        table[k, CONIC_XX], table[k, CONIC_XY], table[k, CONIC_YY] = a, b, c
+        table[k, RED], table[k, GREEN], table[k, BLUE] = red, green, blue
+        table[k, REACH], table[k, SHEAR], table[k, INV_XX] = reach, shear, inv_a
+        table[k, CORE] = max(c - b * shear, zero)
 
 
 @njit(**_INLINE)
@@ -114,7 +104,8 @@ def _span(real, centre, disc, width):
     Truncation instead of ceil and floor: those would be library calls in the innermost loop but one.
     """
     half_width = real(math.sqrt(disc))
-    left, right = max(centre - half_width, real(0)), min(centre + half_width, real(width - 1))
+    left = min(max(centre - half_width, real(0)), real(width))
+    right = max(min(centre + half_width, real(width - 1)), real(-1))
     first, last = np.int64(left), np.int64(right)
     if first < left:
         first += 1

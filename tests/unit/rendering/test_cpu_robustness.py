@@ -128,15 +128,22 @@ def test_splats_from_elsewhere_that_are_not_finite_are_skipped(dtype):
     renderer = CpuRenderer(dtype)
     made = renderer.project(gaussians(30, seed=2, dtype=dtype), cam, RenderSettings())
     splats = Splats(**{name: getattr(made, name).copy() for name in made.__slots__})
-    splats.radii[:] = 5
+    splats.radii[:] = 2**31 - 1
     splats.conics[0], splats.conics[1], splats.conics[2] = np.nan, 0.0, -1.0
-    splats.opacities[3], splats.means2d[4] = np.nan, np.nan
-    splats.means2d[5], splats.conics[6] = 1e30, [1.0, 5.0, 1.0]
-    bad_means = np.flatnonzero(~np.isfinite(splats.means2d).all(1))
+    splats.opacities[3], splats.opacities[4] = np.nan, np.inf
+    splats.means2d[5], splats.means2d[6], splats.means2d[7] = np.nan, [np.nan, 3.0], [3.0, np.inf]
+    splats.means2d[8], splats.means2d[9] = 1e30, [-1e30, 5.0]
+    splats.conics[10], splats.conics[11] = [1e-40, 1e-3, 1.0], [1.0, 5.0, np.inf]
+    splats.colors[12, 1] = np.nan
+    bad = np.arange(13)
+    # odd, but finite: an indefinite conic, a vast one, extreme shear
+    splats.conics[13], splats.conics[14], splats.conics[15] = [1.0, 5.0, 1.0], [1e-25, 0.0, 1e-25], [1e-18, 1e-9, 1.0]
     image = renderer.compose(splats, cam, BACKGROUND)
     grads = renderer.compose_backward(np.ones((3, 12, 16)))
-    assert not grads.touched[[0, 1, 2, 3, *bad_means]].any()
-    assert np.isfinite(image.colors).all() and np.isfinite(grads.conics).all()
+    assert not grads.touched[bad].any()
+    assert grads.touched[16:].any()
+    assert np.isfinite(image.colors).all()
+    assert np.isfinite(grads.conics).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
