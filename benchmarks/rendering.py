@@ -21,11 +21,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-import numba
 import numpy as np
 import torch
 from gsplat.cuda import _torch_impl as reference
+from numba.core import config as numba_config
 
 from odin.data.scene import Camera
 from odin.rendering.cpu.renderer import CpuRenderer
@@ -98,15 +99,16 @@ def alternate(first: Callable[[], object], second: Callable[[], object]) -> tupl
 def _prototype(folder: Path) -> Iterator[SimpleNamespace]:
     """The prototype's modules, with Numba's cache in a temporary folder: theirs may be read-only."""
     names = ("nb_proj", "nb_raster3")
-    cache_before = numba.config.CACHE_DIR
+    config: Any = numba_config  # its attributes are made at run time
+    cache_before = config.CACHE_DIR
     with tempfile.TemporaryDirectory() as cache:
-        numba.config.CACHE_DIR = cache
+        config.CACHE_DIR = cache
         sys.path.insert(0, str(folder))
         try:
             yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
         finally:
             sys.path.remove(str(folder))
-            numba.config.CACHE_DIR = cache_before
+            config.CACHE_DIR = cache_before
 
 
 def _prototype_pass(kernels, g: Gaussians, camera: Camera, grad: np.ndarray) -> Callable[[], tuple]:

@@ -130,7 +130,7 @@ class CudaRenderer:
             given.append(torch.zeros_like(alphas) if grad_alphas is None else self._tensor(grad_alphas))
             grads = torch.autograd.grad((image, alphas), self._leaves, given, retain_graph=True)
         else:
-            grads = [torch.zeros_like(leaf) for leaf in self._leaves]
+            grads = tuple(torch.zeros_like(leaf) for leaf in self._leaves)
         touched = torch.cat([g.flatten(1) if g.dim() > 1 else g[:, None] for g in grads], dim=1).ne(0).any(1)
         means2d, conics, opacities, colors = (_numpy(g) for g in grads)
         return SplatGradients(
@@ -147,7 +147,7 @@ class CudaRenderer:
         if len(keep):
             results = torch.autograd.grad(self._outputs, self._inputs, given, retain_graph=True)
         else:
-            results = [torch.zeros_like(t) for t in self._inputs]
+            results = tuple(torch.zeros_like(t) for t in self._inputs)
         means, quats, scales, opacities, sh = (_numpy(r) for r in results)
         return Gaussians(means=means, quats=quats, scales=scales, opacities=opacities, sh=sh)
 

@@ -13,16 +13,18 @@ intermediate rows stay in cache.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
-_FAST = {
+_FAST: dict[str, Any] = {
     "cache": True,
     "nogil": True,
     "error_model": "numpy",
     "fastmath": {"reassoc", "contract", "nsz", "arcp", "afn"},
 }
-_INLINE = {"inline": "always", **_FAST}
+_INLINE: dict[str, Any] = {"inline": "always", **_FAST}
 
 HALF_WINDOW = 5
 _TAPS = np.exp(-(np.arange(-HALF_WINDOW, HALF_WINDOW + 1) ** 2) / (2 * 1.5**2))

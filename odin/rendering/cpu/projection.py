@@ -16,18 +16,19 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
+from typing import Any
 
 import numpy as np
 from numba import njit
 
 # no 'nnan'/'ninf': rows that are not finite must be recognised
-_FAST = {
+_FAST: dict[str, Any] = {
     "cache": True,
     "nogil": True,
     "error_model": "numpy",
     "fastmath": {"reassoc", "contract", "nsz", "arcp", "afn"},
 }
-_INLINE = {"inline": "always", **_FAST}
+_INLINE: dict[str, Any] = {"inline": "always", **_FAST}
 
 #: A splat wider than this is not drawn: its radius would not be exact in float32 nor its conic a normal number.
 MAX_RADIUS_PX = 2**24

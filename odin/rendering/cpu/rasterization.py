@@ -14,14 +14,15 @@ Opacities must lie in [0, 1]. Image buffers have rows padded to a multiple of 8 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
 _FASTMATH = {"reassoc", "contract", "nsz", "arcp", "afn"}  # no 'nnan': comparisons with NaN must fail
-_FAST = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": _FASTMATH}
-_INLINE = {"inline": "always", **_FAST}
+_FAST: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": _FASTMATH}
+_INLINE: dict[str, Any] = {"inline": "always", **_FAST}
 
 CHUNK = 8
 #: `stops` of a pixel that has not stopped.

@@ -167,19 +167,19 @@ class CpuRenderer:
     ) -> tuple[float, np.ndarray]:
         """(1 - w) L1 + w (1 - SSIM) over planar images, and its gradient with respect to `image` ([3, H, W])."""
         image = self._array(image)
+        shape = target.image.shape if isinstance(target, PreparedTarget) else target.shape
+        if shape != image.shape:
+            raise ValueError(f"loss: image has shape {image.shape}, target {shape}")
         if isinstance(target, PreparedTarget):
-            target, (mean, square) = target.image, target.extra
+            pixels, (mean, square) = target.image, target.extra
         else:
-            target = self._array(target)
-            mean = self._buffers.image("target_mean", image.shape, self.dtype)
-            square = self._buffers.image("target_square", image.shape, self.dtype)
-            if target.shape == image.shape:
-                loss.target_moments(target, *self._loss_buffers(target.shape), mean, square)
-        if target.shape != image.shape:
-            raise ValueError(f"loss: image has shape {image.shape}, target {target.shape}")
+            pixels = self._array(target)
+            mean = self._buffers.image("target_mean", shape, self.dtype)
+            square = self._buffers.image("target_square", shape, self.dtype)
+            loss.target_moments(pixels, *self._loss_buffers(shape), mean, square)
         gradient = self._buffers.image("loss_gradient", image.shape, self.dtype)
         l1, ssim = loss.l1_ssim(
-            image, target, mean, square, self.dtype(ssim_weight), *self._loss_buffers(image.shape), gradient
+            image, pixels, mean, square, self.dtype(ssim_weight), *self._loss_buffers(image.shape), gradient
         )
         return (1.0 - ssim_weight) * float(l1) + ssim_weight * (1.0 - float(ssim)), gradient
 

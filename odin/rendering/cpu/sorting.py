@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
-_STRICT = {"cache": True, "nogil": True, "error_model": "numpy"}
+_STRICT: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 #: Digits of the radix sort: 3 of 11 bits cover a float32.
 DIGITS, BUCKETS = 3, 2048
 
