@@ -163,12 +163,7 @@ def _workspace(out: Path, identity: Identity) -> Iterator[Path]:
     handle = os.open(work, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        for folder in (
-            "images",
-            "sparse/0",
-            _PARTS,
-            *(["depth"] if identity.depth else []),
-        ):
+        for folder in ("images", "sparse/0", _PARTS, *(["depth"] if identity.depth else [])):
             (work / folder).mkdir(parents=True, exist_ok=True)
         yield work
     finally:
@@ -206,35 +201,20 @@ def _start_rendering(job: _Job) -> Callable[[int], None]:
 
     def render(view: int) -> None:
         picture = renderer.picture(
-            view,
-            seed=int(np.random.SeedSequence([identity.seed, 3, view]).generate_state(1)[0]),
+            view, seed=int(np.random.SeedSequence([identity.seed, 3, view]).generate_state(1)[0])
         )
         geometry = renderer.geometry(view)
         rng = np.random.default_rng([identity.seed, 4, view])
         points = surface.draw_points(
-            geometry.positions,
-            geometry.normals,
-            geometry.depths,
-            picture,
-            points_per_view,
-            rng,
+            geometry.positions, geometry.normals, geometry.depths, picture, points_per_view, rng
         )
         with _written(job.folder / "images" / f"{_stem(view)}.png") as temporary:
             Image.fromarray(picture).save(temporary, format="PNG")
         if identity.depth:
-            with (
-                _written(job.folder / "depth" / f"{_stem(view)}.npz") as temporary,
-                open(temporary, "wb") as file,
-            ):
+            with _written(job.folder / "depth" / f"{_stem(view)}.npz") as temporary, open(temporary, "wb") as file:
                 np.savez_compressed(file, depth=geometry.depths)
-        with (
-            _written(job.folder / _PARTS / f"{_stem(view)}.npz") as temporary,
-            open(temporary, "wb") as file,
-        ):
-            np.savez(
-                file,
-                **{key: getattr(points, key) for key in ("positions", "normals", "colors")},
-            )
+        with _written(job.folder / _PARTS / f"{_stem(view)}.npz") as temporary, open(temporary, "wb") as file:
+            np.savez(file, **{key: getattr(points, key) for key in ("positions", "normals", "colors")})
 
     return render
 
@@ -248,13 +228,7 @@ def _write_sparse(job: _Job, processes: int) -> None:
     def keep(view: int, result: surface.Observations) -> None:
         found[view] = result
 
-    for_each_view(
-        _start_observing,
-        job,
-        range(identity.num_views),
-        processes=processes,
-        on_result=keep,
-    )
+    for_each_view(_start_observing, job, range(identity.num_views), processes=processes, on_result=keep)
     surface.write_model(
         job.folder / "sparse" / "0",
         [f"{_stem(view)}.png" for view in range(identity.num_views)],
@@ -270,11 +244,7 @@ def _start_observing(job: _Job) -> Callable[[int], surface.Observations]:
     """In a worker: load the scene and all points and return what finds those that one view sees."""
     from odin.data.gallery.render import Renderer
 
-    identity, description, points = (
-        job.identity,
-        job.identity.describe(),
-        _load_points(job),
-    )
+    identity, description, points = (job.identity, job.identity.describe(), _load_points(job))
     width, height = identity.width, identity.height
     renderer = Renderer(description, width=width, height=height)
     K = intrinsics(description.fov_x_deg, width, height)

@@ -60,7 +60,7 @@ class Description:
     fov_x_deg: float
     exposure: float  # factor from radiance to what the tone curve takes
     num_points: int  # surface points to draw, before those seen by one view alone are dropped
-    samples_per_pixel: int  # a square number suits the sampler best
+    samples_per_pixel: int  # a product of two like numbers suits the sampler best
     max_depth: int  # longest light path, in segments
 
 
@@ -78,11 +78,7 @@ def look_at(position: Vector, target: Vector, up: Vector = (0.0, 0.0, 1.0)) -> n
     right = np.cross(forward, up)
     right /= np.linalg.norm(right)
     camtoworld = np.eye(4)
-    camtoworld[:3, 0], camtoworld[:3, 1], camtoworld[:3, 2] = (
-        right,
-        np.cross(forward, right),
-        forward,
-    )
+    camtoworld[:3, 0], camtoworld[:3, 1], camtoworld[:3, 2] = (right, np.cross(forward, right), forward)
     camtoworld[:3, 3] = position
     return camtoworld
 

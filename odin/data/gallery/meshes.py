@@ -58,13 +58,7 @@ def quad(corner: Vector, right: Vector, up: Vector, *, picture_m: float | None =
     )
 
 
-def box(
-    low: Vector,
-    high: Vector,
-    *,
-    picture_m: float | None = None,
-    faces: str = "sides top",
-) -> Mesh:
+def box(low: Vector, high: Vector, *, picture_m: float | None = None, faces: str = "sides top") -> Mesh:
     """An upright box between two corners; `faces` names which of sides, top and bottom it has."""
     (x0, y0, z0), (x1, y1, z1) = low, high
     width, depth, height = x1 - x0, y1 - y0, z1 - z0
@@ -82,14 +76,7 @@ def box(
     return merge(quads)
 
 
-def sphere(
-    centre: Vector,
-    radius: float,
-    *,
-    pictures: float = 1.0,
-    inside: bool = False,
-    lowest: float = -1.0,
-) -> Mesh:
+def sphere(centre: Vector, radius: float, *, pictures: float = 1.0, inside: bool = False, lowest: float = -1.0) -> Mesh:
     """A smooth sphere under a longitude-latitude picture, of which it shows `pictures` copies around.
 
     With `inside` it is seen from within, and it ends where the height over the centre is `lowest` radii.
@@ -99,12 +86,7 @@ def sphere(
     down, around = np.meshgrid(polar, azimuth, indexing="ij")  # [33, 65]
     outward = np.stack([np.sin(down) * np.cos(around), np.sin(down) * np.sin(around), np.cos(down)], -1)
     uvs = np.stack([around / (2 * np.pi) * pictures, down / np.pi], -1)
-    return _grid(
-        np.asarray(centre) + radius * outward,
-        -outward if inside else outward,
-        uvs,
-        flip=inside,
-    )
+    return _grid(np.asarray(centre) + radius * outward, -outward if inside else outward, uvs, flip=inside)
 
 
 def tube(path: np.ndarray, radius: float, *, pictures: float) -> Mesh:
@@ -119,12 +101,7 @@ def tube(path: np.ndarray, radius: float, *, pictures: float) -> Mesh:
     angles = np.linspace(0, 2 * np.pi, 25)[None, :, None]
     outward = np.cos(angles) * side[:, None] + np.sin(angles) * other[:, None]  # [M + 1, 25, 3]
     along, around = np.meshgrid(np.linspace(0, pictures, len(path)), np.linspace(0, 1, 25), indexing="ij")
-    return _grid(
-        path[:, None] + radius * outward,
-        outward,
-        np.stack([along, around], -1),
-        flip=False,
-    )
+    return _grid(path[:, None] + radius * outward, outward, np.stack([along, around], -1), flip=True)
 
 
 def _grid(positions: np.ndarray, normals: np.ndarray, uvs: np.ndarray, *, flip: bool) -> Mesh:

@@ -43,34 +43,18 @@ class Renderer:
         self._width, self._height = width, height
         self._scene = mitsuba.load_dict(_scene_entries(description))
         self._path_tracer = mitsuba.load_dict(
-            {
-                "type": "path",
-                "max_depth": description.max_depth,
-                "block_size": _BLOCK_SIZE_PX,
-            }
+            {"type": "path", "max_depth": description.max_depth, "block_size": _BLOCK_SIZE_PX}
         )
         self._geometry_tracer = mitsuba.load_dict(
-            {
-                "type": "aov",
-                "aovs": "position:position,normal:sh_normal,distance:depth",
-                "block_size": _BLOCK_SIZE_PX,
-            }
+            {"type": "aov", "aovs": "position:position,normal:sh_normal,distance:depth", "block_size": _BLOCK_SIZE_PX}
         )
 
     def picture(self, view: int, seed: int) -> np.ndarray:
         """What that view's camera sees, tone-mapped. [H, W, 3] uint8, sRGB"""
         samples = self._description.samples_per_pixel
-        sensor = self._sensor(
-            view,
-            {"type": "multijitter", "sample_count": samples, "seed": seed},
-            "gaussian",
-        )
+        sensor = self._sensor(view, {"type": "multijitter", "sample_count": samples, "seed": seed}, "gaussian")
         radiance = mitsuba.render(
-            self._scene,
-            sensor=sensor,
-            integrator=self._path_tracer,
-            spp=samples,
-            seed=seed,
+            self._scene, sensor=sensor, integrator=self._path_tracer, spp=samples, seed=seed
         )  # [H, W, 3]
         return tone_map(np.array(radiance, np.float64), self._description.exposure)
 
@@ -79,18 +63,10 @@ class Renderer:
         sensor = self._sensor(view, {"type": "stratified", "sample_count": 1, "jitter": False}, "box")
         channels = mitsuba.render(self._scene, sensor=sensor, integrator=self._geometry_tracer, spp=1, seed=0)
         channels = np.array(channels, np.float64)  # [H, W, 7]
-        positions, normals, hit = (
-            channels[..., :3],
-            channels[..., 3:6],
-            channels[..., 6] > 0,
-        )
+        positions, normals, hit = (channels[..., :3], channels[..., 3:6], channels[..., 6] > 0)
         world_to_camera = np.linalg.inv(self._description.camtoworlds[view])
         depths = (positions * world_to_camera[2, :3]).sum(-1) + world_to_camera[2, 3]  # no BLAS: its order may vary
-        return Geometry(
-            positions=positions,
-            normals=normals,
-            depths=np.where(hit, depths, 0).astype(np.float32),
-        )
+        return Geometry(positions=positions, normals=normals, depths=np.where(hit, depths, 0).astype(np.float32))
 
     def sees(self, view: int, points: np.ndarray) -> np.ndarray:
         """Whether nothing stands between that view's camera and each of points [P, 3], metres. bool [P]"""
@@ -145,11 +121,7 @@ def _scene_entries(description: Description) -> dict:
     for surface in description.surfaces:
         entries[surface.name] = _mesh(surface.name, surface.mesh, {"bsdf": _material(surface)})
     if description.lamp is not None:
-        texture = {
-            "type": "bitmap",
-            "bitmap": mitsuba.Bitmap(description.lamp.radiance),
-            "raw": True,
-        }
+        texture = {"type": "bitmap", "bitmap": mitsuba.Bitmap(description.lamp.radiance), "raw": True}
         black = {"type": "diffuse", "reflectance": {"type": "rgb", "value": 0.0}}
         plugins = {"bsdf": black, "emitter": {"type": "area", "radiance": texture}}
         entries["lamp"] = _mesh("lamp", description.lamp.mesh, plugins)
@@ -166,27 +138,16 @@ def _scene_entries(description: Description) -> dict:
             "intensity": {"type": "rgb", "value": list(description.bulb.intensity)},
         }
     if description.sky is not None:
-        entries["sky"] = {
-            "type": "constant",
-            "radiance": {"type": "rgb", "value": list(description.sky)},
-        }
+        entries["sky"] = {"type": "constant", "radiance": {"type": "rgb", "value": list(description.sky)}}
     return entries
 
 
 def _material(surface: Surface) -> dict:
-    texture = {
-        "type": "bitmap",
-        "bitmap": mitsuba.Bitmap(np.array(surface.texture)),
-        "wrap_mode": "repeat",
-    }
+    texture = {"type": "bitmap", "bitmap": mitsuba.Bitmap(np.array(surface.texture)), "wrap_mode": "repeat"}
     if surface.roughness is None:
         inner = {"type": "diffuse", "reflectance": texture}
     else:
-        inner = {
-            "type": "roughplastic",
-            "diffuse_reflectance": texture,
-            "alpha": surface.roughness,
-        }
+        inner = {"type": "roughplastic", "diffuse_reflectance": texture, "alpha": surface.roughness}
     return {"type": "twosided", "bsdf": inner}
 
 

@@ -84,11 +84,7 @@ def project(points: np.ndarray, camtoworld: np.ndarray, K: np.ndarray) -> tuple[
 
 
 def candidates(
-    points: SurfacePoints,
-    camtoworld: np.ndarray,
-    K: np.ndarray,
-    width: int,
-    height: int,
+    points: SurfacePoints, camtoworld: np.ndarray, K: np.ndarray, width: int, height: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Points inside the view's frustum that it does not see too much edge-on: indices [M] and exact pixels [M, 2]."""
     pixels, depths = project(points.positions, camtoworld, K)
@@ -99,13 +95,7 @@ def candidates(
     return chosen, pixels[chosen]
 
 
-def observe(
-    points: np.ndarray,
-    pixels: np.ndarray,
-    width: int,
-    height: int,
-    rng: np.random.Generator,
-) -> Observations:
+def observe(points: np.ndarray, pixels: np.ndarray, width: int, height: int, rng: np.random.Generator) -> Observations:
     """Noisy observations of the visible points [M] at exact pixels [M, 2]; those that leave the image are dropped."""
     noisy = pixels + rng.normal(0, NOISE_PX, pixels.shape)
     inside = _inside(noisy, width, height)
@@ -128,19 +118,12 @@ def write_model(
     """
     import pycolmap
 
-    num_seen = np.bincount(
-        np.concatenate([seen.points for seen in observations]),
-        minlength=len(points.positions),
-    )
+    num_seen = np.bincount(np.concatenate([seen.points for seen in observations]), minlength=len(points.positions))
     kept = num_seen >= 2
     model = pycolmap.Reconstruction()
     model.add_camera_with_trivial_rig(
         pycolmap.Camera(
-            camera_id=1,
-            model="PINHOLE",
-            width=size[0],
-            height=size[1],
-            params=[K[0, 0], K[1, 1], K[0, 2], K[1, 2]],
+            camera_id=1, model="PINHOLE", width=size[0], height=size[1], params=[K[0, 0], K[1, 1], K[0, 2], K[1, 2]]
         )
     )
     tracks: dict[int, pycolmap.Track] = {int(point): pycolmap.Track() for point in np.flatnonzero(kept)}

@@ -107,13 +107,7 @@ def tiles(rng: np.random.Generator, light: Colour, dark: Colour, *, num_tiles: i
     return _to_uint8(pixels)
 
 
-def plaster(
-    rng: np.random.Generator,
-    colour: Colour,
-    *,
-    contrast: float = 0.9,
-    num_patches: int = 1,
-) -> np.ndarray:
+def plaster(rng: np.random.Generator, colour: Colour, *, contrast: float = 0.9, num_patches: int = 1) -> np.ndarray:
     """Cloudy colour, in a chequer of slightly different patches when `num_patches` > 1. [K, K, 3] uint8"""
     shade = 1 + contrast * (value_noise(rng, gain=0.7) - 0.5) * 2
     index = np.arange(PATTERN_TEXELS) * num_patches // PATTERN_TEXELS
@@ -144,11 +138,7 @@ def sky(rng: np.random.Generator) -> np.ndarray:
     noise = np.concatenate([value_noise(rng), value_noise(rng)], axis=1)
     # The two squares meet in a soft seam, since each repeats only by itself.
     blend = np.clip(np.abs(np.arange(2 * PATTERN_TEXELS) - PATTERN_TEXELS) / 24.0, 0, 1)
-    blend *= np.clip(
-        np.minimum(np.arange(2 * PATTERN_TEXELS), np.arange(2 * PATTERN_TEXELS)[::-1]) / 24.0,
-        0,
-        1,
-    )
+    blend *= np.clip(np.minimum(np.arange(2 * PATTERN_TEXELS), np.arange(2 * PATTERN_TEXELS)[::-1]) / 24.0, 0, 1)
     cover = np.clip((noise - 0.48) * 5, 0, 1)[..., None] * 0.85 * blend[:, None]
     return to_linear(blue * (1 - cover) + np.array([0.96, 0.96, 0.97]) * cover).astype(np.float32)
 

@@ -34,9 +34,7 @@ def for_each_view(
         for worker in range(num_workers):
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(
-                target=_work,
-                args=(start, argument, list(views[worker::num_workers]), sender),
-                daemon=True,
+                target=_work, args=(start, argument, list(views[worker::num_workers]), sender), daemon=True
             )
             process.start()
             sender.close()  # or the end of a worker would not be seen

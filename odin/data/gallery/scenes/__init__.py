@@ -12,8 +12,4 @@ SCENES: dict[str, Callable[[int, int], Description]] = {
     "rooms": rooms.describe,
     "blocks": blocks.describe,
 }
-DEFAULT_VIEWS = {
-    "orbit": orbit.DEFAULT_VIEWS,
-    "rooms": rooms.DEFAULT_VIEWS,
-    "blocks": blocks.DEFAULT_VIEWS,
-}
+DEFAULT_VIEWS = {"orbit": orbit.DEFAULT_VIEWS, "rooms": rooms.DEFAULT_VIEWS, "blocks": blocks.DEFAULT_VIEWS}

@@ -14,18 +14,9 @@ from odin.data.gallery.meshes import Mesh, box, merge, quad
 
 DEFAULT_VIEWS = 100
 _PITCH_M, _ROAD_M, _KERB_M = 30.0, 8.0, 0.3
-_NUM_BLOCKS, _MARGIN_BLOCKS = (
-    6,
-    4,
-)  # blocks along a side under the cameras, and around them
+_NUM_BLOCKS, _MARGIN_BLOCKS = (6, 4)  # blocks along a side under the cameras, and around them
 _FLIGHT_HEIGHT_M = 90.0
-_TILTS_DEG = (
-    3.0,
-    25.0,
-    25.0,
-    25.0,
-    25.0,
-)  # straight down, then forwards, left, back and right
+_TILTS_DEG = (3.0, 25.0, 25.0, 25.0, 25.0)  # straight down, then forwards, left, back and right
 _NUM_ROOFS, _NUM_FRONTS = 4, 4
 
 
@@ -39,7 +30,7 @@ def describe(num_views: int, seed: int) -> Description:
         fov_x_deg=62.0,
         exposure=1.7,
         num_points=8000,
-        samples_per_pixel=16,
+        samples_per_pixel=12,
         max_depth=3,
     )
 
@@ -55,68 +46,31 @@ def _city(rng: np.random.Generator) -> tuple[Surface, ...]:
             size = _PITCH_M - _ROAD_M
             pavements.append(box((*low, 0), (*(low + size), _KERB_M), picture_m=14.0))
             if rng.random() < 0.15:
-                parks.append(
-                    quad(
-                        (*(low + 1), _KERB_M + 0.1),
-                        (size - 2, 0, 0),
-                        (0, size - 2, 0),
-                        picture_m=20.0,
-                    )
-                )
+                parks.append(quad((*(low + 1), _KERB_M + 0.1), (size - 2, 0, 0), (0, size - 2, 0), picture_m=20.0))
                 continue
             for house_low, house_high in _lots(low + 1, size - 2, int(rng.integers(3))):
                 height = float(np.clip(rng.lognormal(2.4, 0.4), 5, 28))
-                front, roof = (
-                    int(rng.integers(_NUM_FRONTS)),
-                    int(rng.integers(_NUM_ROOFS)),
-                )
-                fronts[front].append(
-                    box(
-                        (*house_low, _KERB_M),
-                        (*house_high, height),
-                        picture_m=22.0,
-                        faces="sides",
-                    )
-                )
-                roofs[roof].append(
-                    box(
-                        (*house_low, height),
-                        (*house_high, height + 0.6),
-                        picture_m=24.0,
-                    )
-                )
+                front, roof = (int(rng.integers(_NUM_FRONTS)), int(rng.integers(_NUM_ROOFS)))
+                fronts[front].append(box((*house_low, _KERB_M), (*house_high, height), picture_m=22.0, faces="sides"))
+                roofs[roof].append(box((*house_low, height), (*house_high, height + 0.6), picture_m=24.0))
                 hut = house_low + 1 + rng.random(2) * (house_high - house_low - 5)
                 roofs[(roof + 1) % _NUM_ROOFS].append(
-                    box(
-                        (*hut, height + 0.6),
-                        (*(hut + [3.5, 3.0]), height + 3.0),
-                        picture_m=24.0,
-                    )
+                    box((*hut, height + 0.6), (*(hut + [3.5, 3.0]), height + 3.0), picture_m=24.0)
                 )
     edge = (_NUM_BLOCKS + _MARGIN_BLOCKS) * _PITCH_M
     start = -_MARGIN_BLOCKS * _PITCH_M - 300
-    road = quad(
-        (start, start, 0),
-        (edge - start + 300, 0, 0),
-        (0, edge - start + 300, 0),
-        picture_m=40.0,
-    )
+    road = quad((start, start, 0), (edge - start + 300, 0, 0), (0, edge - start + 300, 0), picture_m=40.0)
     return _dress(rng, road, pavements, parks, roofs, fronts)
 
 
 def _lots(low: np.ndarray, size: float, kind: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Lower and upper corner [2] of each house on a block: one, two or three of them."""
-    cuts = (
-        ((0, 0, 1, 1),),
-        ((0, 0, 0.5, 1), (0.5, 0, 1, 1)),
-        ((0, 0, 0.5, 0.5), (0.5, 0, 1, 0.5), (0, 0.5, 1, 1)),
-    )[kind]
+    cuts = (((0, 0, 1, 1),), ((0, 0, 0.5, 1), (0.5, 0, 1, 1)), ((0, 0, 0.5, 0.5), (0.5, 0, 1, 0.5), (0, 0.5, 1, 1)))[
+        kind
+    ]
     gap = 0.5
     return [
-        (
-            low + size * np.array([left, near]) + gap,
-            low + size * np.array([right, far]) - gap,
-        )
+        (low + size * np.array([left, near]) + gap, low + size * np.array([right, far]) - gap)
         for left, near, right, far in cuts
     ]
 
@@ -130,12 +84,7 @@ def _dress(
     fronts: list[list[Mesh]],
 ) -> tuple[Surface, ...]:
     coarse = 96  # texels of a photograph on a surface: about four a metre
-    roof_colours = (
-        (0.64, 0.40, 0.33),
-        (0.66, 0.66, 0.64),
-        (0.42, 0.45, 0.50),
-        (0.68, 0.60, 0.47),
-    )
+    roof_colours = ((0.64, 0.40, 0.33), (0.66, 0.66, 0.64), (0.42, 0.45, 0.50), (0.68, 0.60, 0.47))
     front_looks = (
         textures.facade(rng, (0.76, 0.60, 0.48)),
         textures.facade(rng, (0.72, 0.72, 0.68)),
@@ -144,16 +93,8 @@ def _dress(
     )
     grass = textures.tinted("grass.png", (0.38, 0.50, 0.28), contrast=0.9, max_texels=coarse)
     surfaces = [
-        Surface(
-            name="road",
-            mesh=road,
-            texture=textures.plaster(rng, (0.40, 0.41, 0.44), num_patches=4),
-        ),
-        Surface(
-            name="pavement",
-            mesh=merge(pavements),
-            texture=textures.plaster(rng, (0.62, 0.60, 0.57)),
-        ),
+        Surface(name="road", mesh=road, texture=textures.plaster(rng, (0.40, 0.41, 0.44), num_patches=4)),
+        Surface(name="pavement", mesh=merge(pavements), texture=textures.plaster(rng, (0.62, 0.60, 0.57))),
         Surface(name="park", mesh=merge(parks), texture=grass),
     ]
     for index, (meshes, colour) in enumerate(zip(roofs, roof_colours, strict=True)):
@@ -178,10 +119,6 @@ def _cameras(num_views: int, rng: np.random.Generator) -> np.ndarray:
             turn = (2 * line + index) % len(_TILTS_DEG)
             reach = position[2] * np.tan(np.radians(_TILTS_DEG[turn]))
             azimuth = np.pi / 2 * turn + rng.normal(0, 0.2)
-            target = (
-                position[0] + reach * np.cos(azimuth),
-                position[1] + reach * np.sin(azimuth),
-                0.0,
-            )
+            target = (position[0] + reach * np.cos(azimuth), position[1] + reach * np.sin(azimuth), 0.0)
             poses.append(look_at(position, target, up=(0, 1, 0)))
     return np.stack(poses)

@@ -35,11 +35,21 @@ class _Wall:
         return np.array([x + right * dx + off * dy, y + right * dy - off * dx, up])
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Look:
+    """Textures of one room, and the photograph on its ornament."""
+
+    wallpaper: np.ndarray
+    floor: np.ndarray
+    furniture: np.ndarray
+    cover: str
+
+
 def describe(num_views: int, seed: int) -> Description:
     """The scene with `num_views` cameras, shared out evenly among the rooms. Surfaces depend on the seed alone."""
     rng = np.random.default_rng([seed, 1])
-    surfaces = [surface for room in range(NUM_ROOMS) for surface in _room(room, rng)]
-    surfaces.append(_door_frames(rng))
+    surfaces = [surface for room, look in enumerate(_looks(rng)) for surface in _room(room, look, rng)]
+    surfaces.append(_woodwork(rng))
     return Description(
         surfaces=tuple(surfaces),
         lamp=_ceiling(rng),
@@ -67,49 +77,33 @@ def _walls(room: int) -> list[_Wall]:
     return [
         _Wall(start=(x1, y0), along=(-1, 0), length=length, door=between_rows and row > 0),
         _Wall(start=(x1, y1), along=(0, -1), length=length, door=column < _COLUMNS - 1),
-        _Wall(
-            start=(x0, y1),
-            along=(1, 0),
-            length=length,
-            door=between_rows and row < _ROWS - 1,
-        ),
+        _Wall(start=(x0, y1), along=(1, 0), length=length, door=between_rows and row < _ROWS - 1),
         _Wall(start=(x0, y0), along=(0, 1), length=length, door=column > 0),
     ]
 
 
-def _room(room: int, rng: np.random.Generator) -> list[Surface]:
-    wallpaper, floor, furniture, cover = _looks(room, rng)
+def _room(room: int, look: _Look, rng: np.random.Generator) -> list[Surface]:
     x, y = _corner(room)
     inner = _SIDE_M  # the floor runs under the walls and so through the doors
-    walls, pictures = [], []
-    for face, wall in enumerate(_walls(room)):
-        walls += _wall_pieces(wall)
-        for index, right in enumerate((0.75,) if wall.door else (0.26 * wall.length, 0.74 * wall.length)):
-            name = textures.PICTURES[(room * 7 + face * 2 + index) % len(textures.PICTURES)]
-            pictures.append(_picture(wall, right, name, f"picture{room}{face}{index}"))
-    middle_x, middle_y = (
-        x + _SIDE_M / 2 + rng.uniform(-0.15, 0.15),
-        y + _SIDE_M / 2 + rng.uniform(-0.15, 0.15),
-    )
+    walls = [piece for wall in _walls(room) for piece in _wall_pieces(wall)]
+    pictures = [
+        Surface(name=f"picture{room}_{index}", mesh=_picture(wall, middle, name), texture=textures.photo(name))
+        for index, (wall, middle, name) in enumerate(_hangings(room))
+    ]
+    middle_x, middle_y = (x + _SIDE_M / 2 + rng.uniform(-0.15, 0.15), y + _SIDE_M / 2 + rng.uniform(-0.15, 0.15))
     return [
-        Surface(name=f"walls{room}", mesh=merge(walls), texture=wallpaper),
+        Surface(name=f"walls{room}", mesh=merge(walls), texture=look.wallpaper),
         Surface(
-            name=f"floor{room}",
-            mesh=quad((x, y, 0), (inner, 0, 0), (0, inner, 0), picture_m=2.0),
-            texture=floor,
+            name=f"floor{room}", mesh=quad((x, y, 0), (inner, 0, 0), (0, inner, 0), picture_m=2.0), texture=look.floor
         ),
-        Surface(
-            name=f"furniture{room}",
-            mesh=merge(_furniture(x, y, middle_x, middle_y)),
-            texture=furniture,
-        ),
-        *_ornament(room, middle_x, middle_y, cover),
-        *(surface for picture in pictures for surface in picture),
+        Surface(name=f"furniture{room}", mesh=merge(_furniture(x, y, middle_x, middle_y)), texture=look.furniture),
+        _ornament(room, middle_x, middle_y, look.cover),
+        *pictures,
     ]
 
 
-def _looks(room: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-    """Wallpaper, floor and furniture of a room and the photograph on its ornament."""
+def _looks(rng: np.random.Generator) -> list[_Look]:
+    """How each room looks."""
     wallpapers = (
         textures.bricks((0.86, 0.70, 0.62), contrast=0.8),
         textures.plaster(rng, (0.72, 0.80, 0.70), contrast=0.4, num_patches=4),
@@ -134,15 +128,11 @@ def _looks(room: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray,
         textures.tinted("gravel.png", (0.50, 0.62, 0.50), contrast=0.7),
         textures.tiles(rng, (0.74, 0.42, 0.36), (0.76, 0.70, 0.62)),
     )
-    covers = (
-        "color.png",
-        "retina.jpg",
-        "coffee.png",
-        "chelsea.png",
-        "ihc.png",
-        "moon.png",
-    )
-    return wallpapers[room], floors[room], furniture[room], covers[room]
+    covers = ("color.png", "retina.jpg", "coffee.png", "chelsea.png", "ihc.png", "moon.png")
+    return [
+        _Look(wallpaper=wallpaper, floor=floor, furniture=cloth, cover=cover)
+        for wallpaper, floor, cloth, cover in zip(wallpapers, floors, furniture, covers, strict=True)
+    ]
 
 
 def _furniture(x: float, y: float, middle_x: float, middle_y: float) -> list[Mesh]:
@@ -159,99 +149,64 @@ def _furniture(x: float, y: float, middle_x: float, middle_y: float) -> list[Mes
     return [*table, cupboard, bench]
 
 
-def _ornament(room: int, x: float, y: float, cover: str) -> list[Surface]:
+def _ornament(room: int, x: float, y: float, cover: str) -> Surface:
     """A ball or a box on the table, under a photograph."""
     if room % 2 == 0:
         mesh, roughness = sphere((x, y, 0.72 + 0.17), 0.17, pictures=2), 0.25
     else:
-        mesh, roughness = (
-            box((x - 0.16, y - 0.16, 0.72), (x + 0.16, y + 0.16, 1.04)),
-            None,
-        )
-    return [
-        Surface(
-            name=f"ornament{room}",
-            mesh=mesh,
-            texture=textures.photo(cover),
-            roughness=roughness,
-        )
-    ]
+        mesh, roughness = (box((x - 0.16, y - 0.16, 0.72), (x + 0.16, y + 0.16, 1.04)), None)
+    return Surface(name=f"ornament{room}", mesh=mesh, texture=textures.photo(cover), roughness=roughness)
 
 
 def _wall_pieces(wall: _Wall) -> list[Mesh]:
     pieces = [(0.0, wall.length, 0.0, _HEIGHT_M)]
     if wall.door:
-        left, right = (
-            (wall.length - _DOOR_WIDTH_M) / 2,
-            (wall.length + _DOOR_WIDTH_M) / 2,
-        )
+        left, right = ((wall.length - _DOOR_WIDTH_M) / 2, (wall.length + _DOOR_WIDTH_M) / 2)
         pieces = [
             (0.0, left, 0.0, _HEIGHT_M),
             (right, wall.length, 0.0, _HEIGHT_M),
             (left, right, _DOOR_HEIGHT_M, _HEIGHT_M),
         ]
     return [
-        quad(
-            wall.place(left, low),
-            wall.place(right, low) - wall.place(left, low),
-            (0, 0, high - low),
-            picture_m=2.2,
-        )
+        quad(wall.place(left, low), wall.place(right, low) - wall.place(left, low), (0, 0, high - low), picture_m=2.2)
         for left, right, low, high in pieces
     ]
 
 
-def _picture(wall: _Wall, middle: float, name: str, surface: str) -> list[Surface]:
-    """A photograph in a light frame, its middle 1.5 m above the floor."""
-    photo = textures.photo(name)
-    height, width = photo.shape[0], photo.shape[1]
-    scale = 1.0 / max(height, width)
-    width, height = width * scale, height * scale
-    left, low = middle - width / 2, 1.5 - height / 2
-    border = 0.05
-    frame_corner = wall.place(left - border, low - border, 0.02)
-    frame = quad(
-        frame_corner,
-        wall.place(left + width + border, low - border, 0.02) - frame_corner,
-        (0, 0, height + 2 * border),
-        picture_m=0.4,
-    )
-    corner = wall.place(left, low, 0.03)
-    right = wall.place(left + width, low, 0.03) - corner
-    wood = textures.planks(np.random.default_rng(3), (0.60, 0.50, 0.38))
-    return [
-        Surface(name=f"{surface}_frame", mesh=frame, texture=wood),
-        Surface(name=surface, mesh=quad(corner, right, (0, 0, height)), texture=photo),
-    ]
+def _hangings(room: int) -> list[tuple[_Wall, float, str]]:
+    """Each picture of a room: its wall, the middle along it in metres and the photograph."""
+    hangings = []
+    for face, wall in enumerate(_walls(room)):
+        for index, middle in enumerate((0.75,) if wall.door else (0.26 * wall.length, 0.74 * wall.length)):
+            name = textures.PICTURES[(room * 7 + face * 2 + index) % len(textures.PICTURES)]
+            hangings.append((wall, middle, name))
+    return hangings
 
 
-def _door_frames(rng: np.random.Generator) -> Surface:
-    """The inner sides of all door openings, from each room to the middle of its wall."""
+def _picture(wall: _Wall, middle: float, name: str, border: float = 0.0) -> Mesh:
+    """A quad on the wall for a photograph, or with a border for its frame; the middle is 1.5 m above the floor."""
+    height, width = np.array(textures.photo(name).shape[:2]) / max(textures.photo(name).shape)  # longer side: 1 m
+    off = 0.03 if border == 0 else 0.02
+    left, low = middle - width / 2 - border, 1.5 - height / 2 - border
+    corner = wall.place(left, low, off)
+    right = wall.place(left + width + 2 * border, low, off) - corner
+    return quad(corner, right, (0, 0, height + 2 * border), picture_m=0.4 if border else None)
+
+
+def _woodwork(rng: np.random.Generator) -> Surface:
+    """All picture frames, and the inner sides of all door openings, from each room to the middle of its wall."""
     pieces = []
     for room in range(NUM_ROOMS):
+        pieces += [_picture(wall, middle, name, border=0.05) for wall, middle, name in _hangings(room)]
         for wall in (wall for wall in _walls(room) if wall.door):
-            left, right = (
-                (wall.length - _DOOR_WIDTH_M) / 2,
-                (wall.length + _DOOR_WIDTH_M) / 2,
-            )
+            left, right = (wall.length - _DOOR_WIDTH_M) / 2, (wall.length + _DOOR_WIDTH_M) / 2
             into = wall.place(0, 0, -_HALF_WALL_M) - wall.place(0, 0)
+            across = wall.place(right, 0) - wall.place(left, 0)
             up = (0, 0, _DOOR_HEIGHT_M)
             pieces.append(quad(wall.place(left, 0), into, up, picture_m=1.0))
             pieces.append(quad(wall.place(right, 0) + into, -into, up, picture_m=1.0))
-            across = wall.place(right, 0) - wall.place(left, 0)
-            pieces.append(
-                quad(
-                    wall.place(left, _DOOR_HEIGHT_M) + into,
-                    across,
-                    -into,
-                    picture_m=1.0,
-                )
-            )
-    return Surface(
-        name="doors",
-        mesh=merge(pieces),
-        texture=textures.planks(rng, (0.62, 0.56, 0.48)),
-    )
+            pieces.append(quad(wall.place(left, _DOOR_HEIGHT_M) + into, across, -into, picture_m=1.0))
+    return Surface(name="woodwork", mesh=merge(pieces), texture=textures.planks(rng, (0.62, 0.54, 0.44)))
 
 
 def _ceiling(rng: np.random.Generator) -> Lamp:
@@ -279,16 +234,7 @@ def _cameras(num_views: int, rng: np.random.Generator) -> np.ndarray:
             radius, height = rng.uniform(1.25, 1.5), rng.uniform(1.35, 1.65)
             heading = angle + np.pi + rng.uniform(-0.45, 0.45)
             position = np.array(
-                [
-                    x + _SIDE_M / 2 + radius * np.cos(angle),
-                    y + _SIDE_M / 2 + radius * np.sin(angle),
-                    height,
-                ]
+                [x + _SIDE_M / 2 + radius * np.cos(angle), y + _SIDE_M / 2 + radius * np.sin(angle), height]
             )
-            poses.append(
-                look_at(
-                    position,
-                    position + [np.cos(heading), np.sin(heading), -rng.uniform(0.05, 0.3)],
-                )
-            )
+            poses.append(look_at(position, position + [np.cos(heading), np.sin(heading), -rng.uniform(0.05, 0.3)]))
     return np.stack(poses)
