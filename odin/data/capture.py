@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-import pycolmap
+
+from odin.data._pycolmap import pycolmap
 
 ROTATION_TOLERANCE = 1e-3  # largest entry of |R R^T - 1| and largest |det R - 1| of an acceptable pose
 
@@ -73,8 +74,8 @@ def check_poses(names: list[str], matrices: np.ndarray, where: Path | str) -> No
     if broken.any():
         first = int(np.flatnonzero(broken)[0])
         raise ValueError(
-            f"{where}: {broken.sum()} of {len(matrices)} poses are not rigid: {_list(names, broken)}. The 3x3 block must "
-            f"be orthonormal with determinant +1; frame {names[first]!r} has determinant {determinants[first]:.3g}. "
+            f"{where}: {broken.sum()} of {len(matrices)} poses are not rigid: {_list(names, broken)}. The 3x3 block "
+            f"must be orthonormal with determinant +1; that of {names[first]!r} has {determinants[first]:.3g}. "
             "Remove a scale or mirroring from the rotations first (and give the translations the same unit)."
         )
 

@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import pycolmap
 
+from odin.data._pycolmap import pycolmap
 from odin.data.capture import Capture, SourceView, check_names, check_points, check_poses
 from odin.data.colmap_check import check_binary_model
 from odin.data.images import list_images, split_missing
@@ -46,8 +46,8 @@ def find_model(folder: Path, model: str | None = None) -> Path:
     models = _models(folder)
     if not models:
         raise ValueError(
-            f"{folder}: no COLMAP model (nor transforms.json). Looked for cameras, images and points3D (.bin or .txt) in "
-            f"sparse/0, sparse, the folder itself and their sub-folders.{_describe_incomplete(folder)}"
+            f"{folder}: no COLMAP model (nor transforms.json). Looked for cameras, images and points3D (.bin or .txt) "
+            f"in sparse/0, sparse, the folder itself and their sub-folders.{_describe_incomplete(folder)}"
         )
     if len(models) == 1:
         return models[0]
@@ -56,8 +56,8 @@ def find_model(folder: Path, model: str | None = None) -> Path:
         raise ValueError(f"{folder}: several COLMAP models, none called 0. {_describe_models(folder)}")
     if max(_num_registered(path) for path in models) > _num_registered(default):
         raise ValueError(
-            f"{folder}: another model has more registered images than {default.relative_to(folder)}, which is then only "
-            f"a fragment. {_describe_models(folder)}"
+            f"{folder}: another model has more registered images than {default.relative_to(folder)}, which is then "
+            f"only a fragment. {_describe_models(folder)}"
         )
     return default
 
@@ -145,8 +145,8 @@ def _read(path: Path, suffix: str) -> pycolmap.Reconstruction:
     except Exception as error:  # pycolmap passes on whatever C++ threw: IndexError, ValueError, RuntimeError
         reason = str(error).split("] ")[-1].strip().rstrip(".") or type(error).__name__
         raise ValueError(
-            f"{path}: the COLMAP model ({suffix} files) cannot be read: {reason}. Its files are damaged or do not belong "
-            f"together{_describe_cut(path, suffix)}; export the model once more."
+            f"{path}: the COLMAP model ({suffix} files) cannot be read: {reason}. Its files are damaged or do not "
+            f"belong together{_describe_cut(path, suffix)}; export the model once more."
         ) from error
     return reconstruction
 
@@ -228,8 +228,8 @@ def _points_and_tracks(
         return points, colors, tuple(tracks), []
     # Cropped models look like this, and text files cut between two lines do too.
     warning = (
-        f"{num_dangling} of {num_seen} observations are of points that points3D{_suffix(path)} ({len(ids)} points) does "
-        "not hold, and are left out; was the file cropped or cut short?"
+        f"{num_dangling} of {num_seen} observations are of points that points3D{_suffix(path)} ({len(ids)} points) "
+        "does not hold, and are left out; was the file cropped or cut short?"
     )
     return points, colors, tuple(tracks), [warning]
 
@@ -258,9 +258,8 @@ def _image_folder(folder: Path, model: Path, images: str | None, factor: float |
         return folder / images, 1.0
     roots = [folder] if folder.resolve() != model.resolve() else [folder, folder.parent, folder.parent.parent]
     for root in roots:
-        provided = root / f"images_{factor:g}" if factor is not None and factor != 1 else None
-        if provided is not None and provided.is_dir():
-            return provided, float(factor)
+        if factor is not None and factor != 1 and (root / f"images_{factor:g}").is_dir():
+            return root / f"images_{factor:g}", float(factor)
         if (root / "images").is_dir():
             return root / "images", 1.0
     raise ValueError(f"{folder}: no folder `images` with the photographs. Add it, or name another image folder.")

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import pycolmap
+from odin.data._pycolmap import pycolmap
 
 _POSE_BYTES = 7 * 8  # quaternion wxyz and translation, float64
 
@@ -63,8 +63,9 @@ def _check_file(path: Path, skip_record: Callable[[_Cursor, Path], None]) -> Non
     total, done = 0, 0
     try:
         total = cursor.number("Q")
-        for done in range(total):
+        while done < total:
             skip_record(cursor, path)
+            done += 1
     except _Truncated:
         raise ValueError(
             f"{path} is truncated: it ends after {len(cursor.data)} bytes, inside record {done + 1} of {total}. "

@@ -124,7 +124,9 @@ def _prepare_gallery(
 ) -> Scene:
     """Render the scene, then read it like any COLMAP folder."""
     scene_name = data.removeprefix(GALLERY_PREFIX)
-    sizes = {key: value for key, value in (("width", width), ("num_views", num_views)) if value is not None}
+    sizes: dict[str, Any] = {
+        key: value for key, value in (("width", width), ("num_views", num_views)) if value is not None
+    }
     # The rendering is a function of these, so that a finished one need not be rendered to be recognized.
     name = name or scene_name
     fingerprint = _sha256_of({"gallery": scene_name, "name": name, **sizes, **options})
@@ -215,14 +217,11 @@ def _protocol(
     """How the final images relate to the camera file."""
     is_resized = any(view.resized for view in plan)
     found = source_factor(capture, plan)
-    if is_resized:
-        resize = "area"
-    else:
-        resize = "none" if found == 1 else "provided"
+    provided = "none" if found == 1 else "provided"
     return Protocol(
         source=source,
         factor=found * options["factor"] if is_resized else found,
-        resize=resize,
+        resize="area" if is_resized else provided,
         undistorted=any(view.distorted is not None for view in plan),
         split=split,
         background=tuple(options["background"]),
@@ -262,7 +261,7 @@ def _with_initial_points(scene: Scene, capture: Capture, seed: int) -> tuple[Sce
         return scene, f"random ({len(points)}, seed {seed})", (text,)
     sample = scene.points[:: max(1, len(scene.points) // _SEEN_SAMPLE)].astype(np.float64)
     share = float(seen_by_any(sample, *views).mean())
-    warnings = ()
+    warnings: tuple[str, ...] = ()
     if share < _MIN_POINTS_SEEN:
         text = (
             f"only {share:.0%} of the points lie inside a training view: axes or units of points and cameras may differ"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pycolmap
 from PIL import Image
 
+from odin.data._pycolmap import pycolmap
 from odin.data.capture import Capture
 from odin.data.images import read_pixels, read_size, resize_area, to_bytes
 

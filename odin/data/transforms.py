@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import plyfile
-import pycolmap
 
+from odin.data._pycolmap import pycolmap
 from odin.data.capture import Capture, SourceView, check_names, check_points, check_poses
 from odin.data.images import SUFFIXES, read_size, split_missing
 
@@ -203,11 +203,11 @@ def _camera(root: Json, frame: Json, image: Path, provided_factor: float, label:
         header = read_size(image)[:2]
         size = [round(header[i] * provided_factor) if size[i] is None else size[i] for i in range(2)]
     width, height = (round(_number({"size": value}, "size", label)) for value in size)
-    fl_x = _focal(root, frame, "x", width, label)
-    fl_y = _focal(root, frame, "y", height, label)
-    if fl_x is None and fl_y is None:
+    given_x = _focal(root, frame, "x", width, label)
+    given_y = _focal(root, frame, "y", height, label)
+    fl_x, fl_y = (given_y if given_x is None else given_x), (given_x if given_y is None else given_y)
+    if fl_x is None or fl_y is None:
         raise ValueError(f"{label}: no focal length. Expected fl_x, fl_y, camera_angle_x or camera_angle_y.")
-    fl_x, fl_y = fl_x if fl_x is not None else fl_y, fl_y if fl_y is not None else fl_x
     if min(fl_x, fl_y, width, height) <= 0:
         raise ValueError(f"{label}: focal lengths and sizes must be positive, got {fl_x}, {fl_y}, {width}, {height}.")
     centre = [_number({"cx": width / 2, **both}, "cx", label), _number({"cy": height / 2, **both}, "cy", label)]

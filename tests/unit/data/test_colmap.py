@@ -179,13 +179,13 @@ def test_trailing_bytes_and_unknown_camera_models_are_named(colmap_folder):
     model = colmap_folder() / "sparse" / "0"
     images = (model / "images.bin").read_bytes()
     (model / "images.bin").write_bytes(images + b"12")
-    with pytest.raises(ValueError, match="images.bin is damaged: 2 bytes follow its 9 records"):
+    with pytest.raises(ValueError, match=r"images.bin is damaged: 2 bytes follow its 9 records"):
         read_model(model)
     (model / "images.bin").write_bytes(images)
     cameras = bytearray((model / "cameras.bin").read_bytes())
     cameras[12:16] = (99).to_bytes(4, "little")
     (model / "cameras.bin").write_bytes(cameras)
-    with pytest.raises(ValueError, match="cameras.bin: camera 1 has the unknown camera model id 99"):
+    with pytest.raises(ValueError, match=r"cameras.bin: camera 1 has the unknown camera model id 99"):
         read_model(model)
 
 

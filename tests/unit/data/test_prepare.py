@@ -267,7 +267,7 @@ def test_unknown_data_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"no COLMAP model \(nor transforms.json\)"):
         prepare(str(tmp_path), tmp_path / "out")
     (tmp_path / "a.txt").touch()
-    with pytest.raises(ValueError, match="expected a folder or a .json file"):
+    with pytest.raises(ValueError, match=r"expected a folder or a .json file"):
         prepare(str(tmp_path / "a.txt"), tmp_path / "out")
 
 
