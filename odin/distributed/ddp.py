@@ -89,7 +89,9 @@ class _Model(torch.nn.Module):
                 values = values.reshape(len(primitives), -1, 3)
             self.register_parameter(name, torch.nn.Parameter(values))
 
-    def forward(self, view: _View) -> torch.Tensor:
+    def forward(self, view: _View | None) -> torch.Tensor:
+        if view is None:
+            return sum((parameter.sum() * 0 for parameter in self.parameters()), torch.zeros(()))
         return _RenderLoss.apply(
             self.means, self.quats, self.scales.exp(), self.opacities.sigmoid()[:, 0],
             torch.cat([self.sh0, self.shN], 1), view,
@@ -175,9 +177,7 @@ class DdpRank:
         """A rank without a view still enters the all-reduce, with zeros."""
         with self._spans.span("wait", step):
             ddp.require_backward_grad_sync = True
-            model = ddp.module
-            ddp.reducer.prepare_for_backward([])
-            sum((parameter * 0).sum() for parameter in model.parameters()).backward()
+            ddp(None).backward()
 
     def _optimizer(self, model: _Model, done: int) -> torch.optim.Adam:
         groups = [{"params": [getattr(model, name)], "lr": 0.0, "name": name} for name in COLUMNS]

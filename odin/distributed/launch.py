@@ -104,7 +104,8 @@ def _describe(run: RunDir, progress: np.ndarray, codes: dict[int, int]) -> str:
         first = causes[0]
         text = f"rank {first['rank']} failed at step {first['step']}: {first['message']}"
     elif killed:
-        rank, code = min(killed.items())
+        # the agent ends the others with SIGTERM
+        rank, code = min(killed.items(), key=lambda item: (item[1] == -signal.SIGTERM, item[0]))
         name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
         text = f"rank {rank} was killed by {name} at step {int(progress[rank])}"
     elif records:

@@ -109,7 +109,8 @@ class ReplicatedRank:
         claims = board.open_step(step)
         self._gradient_at[step % RING] = ABSENT
         if self._scopes.valid_to < step - 1:
-            self._scopes.refresh(flushed=board.retired, target=step - 1 + SCOPE_HORIZON - 1)
+            horizon = min(step - 1 + SCOPE_HORIZON - 1, self.job.table.num_steps)
+            self._scopes.refresh(flushed=board.retired, target=horizon)
         for index in range(board.batch):
             own = self.job.plan.rank_of[step - 1, index] == self.group.rank
             if own or self._rule.needs_claims:

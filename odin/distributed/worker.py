@@ -5,8 +5,10 @@ torchrun --nproc-per-node 2 -m odin.distributed.worker RUN_DIR
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import signal
 import sys
 import time
 import traceback
@@ -221,7 +223,18 @@ def _record_failure(run: RunDir, rank: int, trainer: Trainer | None, error: Base
     )
 
 
+def _die_with_parent() -> None:
+    """Ask the kernel to end this rank when the launcher ends: an orphan would go on writing into the run."""
+    if sys.platform != "linux":
+        return
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() == 1 and "TORCHELASTIC_RUN_ID" in os.environ:
+        os._exit(1)  # it ended before the call
+
+
 def main() -> None:
+    _die_with_parent()
     run = RunDir(Path(sys.argv[1]))
     try:
         run_rank(run)

@@ -119,11 +119,14 @@ def _adam(x, m, v, g, sizes, root_scale, b1, b2, a1, a2, eps):
 
 
 @njit(inline="always", **_STRICT)
-def _untouched(v):
-    """True where no gradient ever reached the row: its moments are zero and an idle step changes nothing."""
+def _untouched(m, v):
+    """True where both moments are zero: an idle step then changes nothing, not even a bit.
+
+    The second moment alone does not tell: the square of a tiny gradient underflows while its first moment stays.
+    """
     total = np.float32(0)
     for k in range(64):
-        total += v[k]
+        total += abs(m[k]) + v[k]
     return total == np.float32(0)
 
 
@@ -149,7 +152,7 @@ def advance_rows(
         if start >= target:
             continue
         x, m, v = rows[p], exp_avg[p], exp_avg_sq[p]
-        if start < flushed and _untouched(v):
+        if start < flushed and _untouched(m, v):
             start = min(flushed, target)
         for s in range(start + 1, target + 1):
             g[:] = np.float32(0)

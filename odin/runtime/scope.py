@@ -163,6 +163,7 @@ class ScopeIndex:
     def refresh(self, *, flushed: int, target: int) -> None:
         """Make scopes hold for reads at any version from the rows' own up to `target`."""
         p, t = self._primitives, self._table
+        assert flushed <= target <= t.num_steps, f"scopes asked for version {target} of a run of {t.num_steps} steps"
         _refresh(p.rows, p.version, flushed, target, t.reach, t.idle_reach, self._row_bounds, self._block_bounds)
         self.valid_to = target
 

@@ -21,7 +21,7 @@ from odin.schedule.build import with_ranks
 from odin.schedule.plan_io import save_plan
 from odin.training.options import TrainOptions
 
-VIEWS = 720  # 180 steps of 4; one refinement, after step 50
+VIEWS = 840  # 210 steps of 4; one refinement, after step 100
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -102,8 +102,7 @@ def test_ddp_agrees_with_sync_within_rounding(tiny_prepared, plans, reference, t
 
 def test_ddp_with_an_idle_rank_ends(tiny_prepared, plans, tmp_path):
     result = train(options(tiny_prepared, plans, tmp_path / "run", ranks=5, mode="ddp"))
-    assert result["final_loss"] == result["final_loss"] or True
-    assert result["steps"] == VIEWS // 4
+    assert result["steps"] == VIEWS // 4 and len(result["wait_s"]) == 5
 
 
 def command(opts, tiny_prepared):
@@ -157,7 +156,7 @@ def test_a_killed_run_goes_on_with_the_same_command(tiny_prepared, plans, refere
     )
     process = start(opts, tiny_prepared)
     try:
-        wait_for_step(tmp_path / "run", 75)
+        wait_for_step(tmp_path / "run", 115)
     finally:
         stop(process)
     assert list_checkpoints(tmp_path / "run" / "checkpoints")
@@ -166,7 +165,7 @@ def test_a_killed_run_goes_on_with_the_same_command(tiny_prepared, plans, refere
     assert again.returncode == 0, again.stdout + again.stderr
     assert "resuming after step" in again.stdout
     summary = read_json(tmp_path / "run" / "summary.json")
-    assert summary["resumed_from"] >= 60
+    assert summary["resumed_from"] >= 100
     if mode == "quality":
         assert summary["model_sha256"] == reference["model_sha256"]
     once_more = subprocess.run(command(opts, tiny_prepared), capture_output=True, text=True, timeout=60)

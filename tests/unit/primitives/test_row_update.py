@@ -86,6 +86,23 @@ def test_idle_steps_below_flushed_match_steps_without_gradient():
     assert (b.version == num_steps).all()
 
 
+def test_a_gradient_whose_square_underflows_still_moves_the_row_when_idle():
+    table = step_table(adam(1), 30)
+    at = np.full((31, 1, 2), ABSENT, np.int32)
+    at[1, 0] = 0
+    gradients = np.zeros((31, 1, 1, ROW_FLOATS), np.float32)
+    gradients[1, 0, 0, :59] = 1e-24
+    ids = np.arange(2, dtype=np.int32)
+    at_once, in_two = (fresh(np.zeros((2, ROW_FLOATS), np.float32)) for _ in range(2))
+    advance(at_once, ids, 2, 30, 0, at, gradients, table)
+    advance(in_two, ids, 2, 1, 0, at, gradients, table)
+    assert (in_two.exp_avg_sq == 0).all() and (in_two.exp_avg[:, :59] != 0).all()
+    early = in_two.rows.copy()
+    advance_idle(in_two, 30, table)
+    assert at_once.rows.tobytes() == in_two.rows.tobytes()
+    assert early.tobytes() != in_two.rows.tobytes()
+
+
 def test_agrees_with_torch_adam_within_rounding():
     num, num_steps = 50, 30
     config = adam(1, means_decay=1.0)
