@@ -118,14 +118,27 @@ class DdpRank:
         self._adam = job.pipeline.adam(job.scene, job.preset, job.options.budget)
         self._rates = self._adam.rates(job.plan.num_steps)
 
+    def warm_up(self) -> None:
+        """One all-reduce and one optimizer step on a few rows: torch loads and connects what it needs lazily."""
+        few = self.primitives.take(np.arange(min(len(self.primitives), 64)))
+        model = _Model(few)
+        ddp = self._wrap(model)
+        ddp(None).backward()
+        torch.optim.Adam(model.parameters(), fused=True).step()
+
+    def _wrap(self, model: _Model) -> torch.nn.Module:
+        if self.group.world == 1:
+            return model
+        return DistributedDataParallel(model, gradient_as_bucket_view=True)
+
     def run_segment(self, first: int, last: int) -> None:
         """Train steps `first` to `last`; afterwards the rows hold the result and the screen gradients are summed."""
+        start = time.perf_counter()
         model = _Model(self.primitives)
-        ddp = model
-        if self.group.world > 1:
-            ddp = DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+        ddp = self._wrap(model)
         optimizer = self._optimizer(model, first - 1)
         stats = np.zeros_like(self.primitives.stats)
+        self._spans.add("structure", first, None, start, time.perf_counter())
         try:
             for step in range(first, last + 1):
                 self._on_step(step)
@@ -134,8 +147,9 @@ class DdpRank:
             if self.group.world == 1:
                 raise
             raise PeerLost(f"rank {self.group.rank}, step {step}: {str(error).splitlines()[0]}") from error
-        self._store(model, optimizer, last)
-        self._sum_stats(stats)
+        with self._spans.span("structure", last):
+            self._store(model, optimizer, last)
+            self._sum_stats(stats)
         with self._spans.span("wait", last):
             self.group.barrier(f"after step {last}")
 

@@ -19,7 +19,7 @@ from odin.distributed.transport import Transport, choose_transport, open_transpo
 from odin.primitives.primitive_set import PrimitiveSet
 from odin.primitives.row_update import ABSENT, advance, advance_idle, index_gradients
 from odin.rendering.interface import RenderSettings
-from odin.runtime.bitset import set_visible
+from odin.runtime.bitset import first_outside, intersects, num_words, set_visible
 from odin.runtime.board import Board, Start, Unit, UnitState
 from odin.runtime.modes import RULES
 from odin.runtime.scope import ScopeIndex, view_planes
@@ -55,6 +55,26 @@ class ReplicatedRank:
         self._transport: Transport | None = None
         self._step = 0
         self._planes_of: dict[tuple[int, RenderSettings], np.ndarray] = {}
+
+    def warm_up(self) -> None:
+        """Compile the runtime's kernels on a few rows of the real types, so that it happens outside the measured time."""
+        few = self.primitives.take(np.arange(min(len(self.primitives), 64)))
+        num = len(few)
+        table, settings = self.job.table, self._settings(1)
+        index = ScopeIndex(few, table)
+        index.refresh(flushed=0, target=1)
+        bits, ids = np.zeros(num_words(num), np.uint64), np.empty(num, np.int32)
+        planes = view_planes(self.job.scene.camera(int(self.job.plan.views[0, 0])), settings)
+        size = index.select(planes, bits, ids)
+        index.narrow(planes, ids, size, flushed=0, target=1, bits=bits.copy(), out_ids=ids.copy())
+        set_visible(ids[:size], np.ones((size, 2), np.int32), bits)
+        first_outside(bits, bits)
+        intersects(bits, bits)
+        at = np.full((RING, self.job.plan.batch, num), ABSENT, np.int32)
+        everything = np.arange(num, dtype=np.int32)
+        index_gradients(everything, np.int64(num), np.int64(num), 1, few.version, at[1, 0])
+        gradients = np.zeros((RING, self.job.plan.batch, num, few.rows.shape[1]), np.float32)
+        advance(few, everything, num, 1, 0, at, gradients, table)
 
     # One segment: the steps between two barriers
 

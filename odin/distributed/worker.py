@@ -44,7 +44,6 @@ class Trainer:
         self.step = 0
         self.resumed_from: int | None = None
         self.train_s = 0.0
-        self.earlier_wait_s = 0.0
         factory, reason = select_renderer(job.options.device)
         if group.rank == 0:
             print(f"renderer: {reason}", flush=True)
@@ -73,7 +72,7 @@ class Trainer:
 
     @property
     def wait_s(self) -> float:
-        return self.earlier_wait_s + self.spans.totals_s.get("wait", 0.0)
+        return self.spans.totals_s.get("wait", 0.0)
 
     def _start(self) -> PrimitiveSet:
         """The last checkpoint where there is one, else the initial primitives; the same on every rank."""
@@ -83,13 +82,13 @@ class Trainer:
             raise RuntimeError(
                 f"ranks found different checkpoints (steps {steps}); is {self.run.path} on a shared disk?"
             )
+        self.spans.keep_until(found.step if found else 0)
         if found is None:
             return self.job.pipeline.initialize(self.job.scene, self.job.preset, self.job.options.seed)
         if found.identity != self.job.identity:
             raise ValueError(f"{self.run.checkpoints}: the checkpoint belongs to another run. Train into a new folder.")
         self.step = self.resumed_from = found.step
         self.train_s = float(found.meters["train_s"])
-        self.earlier_wait_s = float(found.meters["wait_s"][self.group.rank])
         if self.group.rank == 0:
             print(f"resuming after step {found.step} with {len(found.primitives)} primitives", flush=True)
         return found.primitives
@@ -122,6 +121,7 @@ class Trainer:
             runner.project(self.job.scene.camera(view), settings)
             runner.backward(runner.compose(), self.targets[view], 1.0)
             runner.write(np.empty(len(p), np.int32), np.empty((len(p), 64), np.float32))
+        self.driver.warm_up()
 
     def _restructure(self, step: int) -> None:
         with self.spans.span("structure", step):
@@ -143,7 +143,6 @@ class Trainer:
         every = self.job.options.checkpoint_every
         if not every or step == self.job.plan.num_steps or not (step % every == 0 or step in self.job.restructuring):
             return
-        waits = self.group.gather(self.wait_s)
         if self.group.rank == 0:
             save_checkpoint(
                 self.run.checkpoints,
@@ -151,7 +150,7 @@ class Trainer:
                     primitives=self.primitives,
                     step=step,
                     identity=self.job.identity,
-                    meters={"train_s": self.train_s, "wait_s": waits},
+                    meters={"train_s": self.train_s},
                 ),
             )
 

@@ -10,13 +10,30 @@ from pathlib import Path
 
 
 class SpanLog:
-    """Spans in memory until `flush` appends them to the rank's file. Never compares clocks of two ranks."""
+    """Spans in memory until `flush` appends them to the rank's file.
+
+    Starts are raw readings of `time.perf_counter`: the ranks of one host share it, those of several do not.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._pending: list[tuple[str, int, int | None, float, float]] = []
-        self._origin = time.perf_counter()
         self.totals_s: dict[str, float] = {}
+
+    def keep_until(self, step: int) -> None:
+        """Drop what the file says of steps after `step`, which a resumed run does again; count the rest."""
+        if not self._path.exists():
+            return
+        kept = []
+        for line in self._path.read_text().splitlines():
+            try:
+                span = json.loads(line)
+            except ValueError:  # the last line of a killed run
+                continue
+            if span["step"] <= step:
+                kept.append(line + "\n")
+                self.totals_s[span["name"]] = self.totals_s.get(span["name"], 0.0) + span["dur_s"]
+        self._path.write_text("".join(kept))
 
     @contextmanager
     def span(self, name: str, step: int, unit: int | None = None) -> Iterator[None]:
@@ -28,7 +45,7 @@ class SpanLog:
 
     def add(self, name: str, step: int, unit: int | None, start: float, end: float) -> None:
         """`start` and `end` are readings of `time.perf_counter`."""
-        self._pending.append((name, step, unit, start - self._origin, end - start))
+        self._pending.append((name, step, unit, start, end - start))
         self.totals_s[name] = self.totals_s.get(name, 0.0) + (end - start)
 
     def flush(self) -> None:
