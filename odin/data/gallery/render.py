@@ -21,6 +21,7 @@ mitsuba.set_variant("scalar_rgb")
 drjit.set_thread_count(1)
 
 _BLOCK_SIZE_PX = 16
+_PICTURE_FILTER = {"type": "gaussian", "stddev": 0.65}  # pixels; a little soft, which averages noise out
 _NEAR_M, _FAR_M = 0.02, 1000.0
 _SELF_HIT_SHARE = 1e-3  # of a ray's length left untested before its end, so that a point does not hide itself
 _AXES = np.diag([-1.0, -1.0, 1.0, 1.0])  # Mitsuba's camera looks along +z with x to the left and y up
@@ -52,7 +53,7 @@ class Renderer:
     def picture(self, view: int, seed: int) -> np.ndarray:
         """What that view's camera sees, tone-mapped. [H, W, 3] uint8, sRGB"""
         samples = self._description.samples_per_pixel
-        sensor = self._sensor(view, {"type": "multijitter", "sample_count": samples, "seed": seed}, "gaussian")
+        sensor = self._sensor(view, {"type": "multijitter", "sample_count": samples, "seed": seed}, _PICTURE_FILTER)
         radiance = mitsuba.render(
             self._scene, sensor=sensor, integrator=self._path_tracer, spp=samples, seed=seed
         )  # [H, W, 3]
@@ -60,7 +61,7 @@ class Renderer:
 
     def geometry(self, view: int) -> Geometry:
         """What that view's pixel centres hit."""
-        sensor = self._sensor(view, {"type": "stratified", "sample_count": 1, "jitter": False}, "box")
+        sensor = self._sensor(view, {"type": "stratified", "sample_count": 1, "jitter": False}, {"type": "box"})
         channels = mitsuba.render(self._scene, sensor=sensor, integrator=self._geometry_tracer, spp=1, seed=0)
         channels = np.array(channels, np.float64)  # [H, W, 7]
         positions, normals, hit = (channels[..., :3], channels[..., 3:6], channels[..., 6] > 0)
@@ -84,7 +85,7 @@ class Renderer:
             bool,
         )
 
-    def _sensor(self, view: int, sampler: dict, pixel_filter: str) -> mitsuba.Sensor:
+    def _sensor(self, view: int, sampler: dict, pixel_filter: dict) -> mitsuba.Sensor:
         to_world = self._description.camtoworlds[view] @ _AXES
         return mitsuba.load_dict(
             {
@@ -101,7 +102,7 @@ class Renderer:
                     "height": self._height,
                     "pixel_format": "rgb",
                     "component_format": "float32",
-                    "rfilter": {"type": pixel_filter},
+                    "rfilter": pixel_filter,
                 },
             }
         )

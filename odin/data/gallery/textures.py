@@ -109,7 +109,7 @@ def tiles(rng: np.random.Generator, light: Colour, dark: Colour, *, num_tiles: i
 
 def plaster(rng: np.random.Generator, colour: Colour, *, contrast: float = 0.9, num_patches: int = 1) -> np.ndarray:
     """Cloudy colour, in a chequer of slightly different patches when `num_patches` > 1. [K, K, 3] uint8"""
-    shade = 1 + contrast * (value_noise(rng, gain=0.7) - 0.5) * 2
+    shade = 1 + contrast * (value_noise(rng) - 0.5) * 2
     index = np.arange(PATTERN_TEXELS) * num_patches // PATTERN_TEXELS
     patches = rng.uniform(0.82, 1.12, (num_patches, num_patches))[index][:, index]
     return _to_uint8(np.asarray(colour) * (shade * patches)[..., None])

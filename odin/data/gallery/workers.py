@@ -86,5 +86,5 @@ def _work(
             sender.send((view, function(view), None))
     except BrokenPipeError:
         return  # the parent is gone
-    except Exception:  # noqa: BLE001 (whatever it is, the parent raises it)
+    except Exception:  # whatever it is, the parent raises it
         sender.send((view, None, traceback.format_exc()))

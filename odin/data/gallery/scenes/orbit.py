@@ -28,7 +28,7 @@ def describe(num_views: int, seed: int) -> Description:
         fov_x_deg=58.0,
         exposure=1.6,
         num_points=6000,
-        samples_per_pixel=16,
+        samples_per_pixel=12,
         max_depth=3,
     )
 

@@ -57,7 +57,7 @@ def describe(num_views: int, seed: int) -> Description:
         fov_x_deg=78.0,
         exposure=5.6,
         num_points=7200,
-        samples_per_pixel=16,
+        samples_per_pixel=20,
         max_depth=3,
     )
 
@@ -107,7 +107,7 @@ def _looks(rng: np.random.Generator) -> list[_Look]:
     wallpapers = (
         textures.bricks((0.86, 0.70, 0.62), contrast=0.8),
         textures.plaster(rng, (0.72, 0.80, 0.70), contrast=0.4, num_patches=4),
-        textures.tinted("gravel.png", (0.84, 0.80, 0.68), contrast=0.6, max_texels=48),
+        textures.plaster(rng, (0.80, 0.73, 0.56), contrast=0.3, num_patches=8),
         textures.tiles(rng, (0.74, 0.78, 0.88), (0.60, 0.66, 0.80), num_tiles=4),
         textures.tiles(rng, (0.86, 0.83, 0.74), (0.70, 0.78, 0.81), num_tiles=8),
         textures.bricks((0.80, 0.80, 0.86), contrast=0.8),
@@ -115,7 +115,7 @@ def _looks(rng: np.random.Generator) -> list[_Look]:
     floors = (
         textures.planks(rng, (0.58, 0.40, 0.26)),
         textures.tiles(rng, (0.78, 0.78, 0.75), (0.42, 0.44, 0.48)),
-        textures.tinted("gravel.png", (0.56, 0.50, 0.44), max_texels=64),
+        textures.tinted("gravel.png", (0.58, 0.52, 0.46), contrast=0.7, max_texels=64),
         textures.planks(rng, (0.50, 0.38, 0.30), num_rows=10),
         textures.tinted("grass.png", (0.60, 0.38, 0.36), contrast=0.8),
         textures.tiles(rng, (0.70, 0.52, 0.42), (0.58, 0.40, 0.32), num_tiles=5),
