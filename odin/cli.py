@@ -32,6 +32,7 @@ def prepare_command(
     background: tuple[float, float, float] = (0.0, 0.0, 0.0),
     skip_missing: bool = False,
     seed: int = 0,
+    name: str | None = None,
 ) -> None:
     """Turn a COLMAP folder, a transforms.json or gallery:NAME into a prepared scene.
 
@@ -47,12 +48,13 @@ def prepare_command(
         background: colour under transparent pixels, 0 to 1.
         skip_missing: leave out frames without a file; recorded in the manifest.
         seed: of the gallery and of points drawn where a scene has none.
+        name: the scene's name in tables; by default that of the data folder.
     """
     from odin.data.prepare import prepare
 
     scene = prepare(
         data, out, factor=factor, images=images, model=model, width=width, num_views=num_views, test_every=test_every,
-        background=background, skip_missing=skip_missing, seed=seed,
+        background=background, skip_missing=skip_missing, seed=seed, name=name,
     )  # fmt: skip
     print(
         f"{out}: {scene.num_views} views ({len(scene.test_views)} test), {len(scene.points)} points, "
