@@ -19,7 +19,7 @@ from odin.distributed.transport import Transport, choose_transport, open_transpo
 from odin.primitives.primitive_set import PrimitiveSet
 from odin.primitives.row_update import ABSENT, advance, advance_idle, index_gradients
 from odin.rendering.interface import RenderSettings
-from odin.runtime.bitset import first_outside, intersects, num_words, set_visible
+from odin.runtime.bitset import first_outside, intersects, list_members, num_words, set_visible
 from odin.runtime.board import Board, Start, Unit, UnitState
 from odin.runtime.modes import RULES
 from odin.runtime.scope import ScopeIndex, view_planes
@@ -65,8 +65,9 @@ class ReplicatedRank:
         index.refresh(flushed=0, target=1)
         bits, ids = np.zeros(num_words(num), np.uint64), np.empty(num, np.int32)
         planes = view_planes(self.job.scene.camera(int(self.job.plan.views[0, 0])), settings)
-        size = index.select(planes, bits, ids)
-        index.narrow(planes, ids, size, flushed=0, target=1, bits=bits.copy(), out_ids=ids.copy())
+        index.select(planes, bits)
+        index.narrow(planes, bits, flushed=0, target=1)
+        size = list_members(bits, ids)
         set_visible(ids[:size], np.ones((size, 2), np.int32), bits)
         first_outside(bits, bits)
         intersects(bits, bits)
@@ -102,10 +103,8 @@ class ReplicatedRank:
         self._board = Board(num_rows=num, batch=batch, ring=RING, rule=self._rule, first_step=first)
         self._scopes = ScopeIndex(p, job.table)
         self._gradient_at = np.full((RING, batch, num), ABSENT, np.int32)  # [R, B, N]
-        self._scope_ids = np.empty((batch, num), np.int32)
-        self._scope_sizes = np.zeros(batch, np.int64)
+        self._scope_ids = np.empty(num, np.int32)
         self._narrowed = np.zeros(self._board.claims.shape[2], np.uint64)
-        self._narrowed_ids = np.empty(num, np.int32)
 
     def _run_step(self, step: int) -> None:
         self._step = step
@@ -134,8 +133,7 @@ class ReplicatedRank:
         for index in range(board.batch):
             own = self.job.plan.rank_of[step - 1, index] == self.group.rank
             if own or self._rule.needs_claims:
-                planes = self._planes(step, index)
-                self._scope_sizes[index] = self._scopes.select(planes, claims[index], self._scope_ids[index])
+                self._scopes.select(self._planes(step, index), claims[index])
         self._spans.add("scope", step, None, start, time.perf_counter())
 
     def _planes(self, step: int, index: int) -> np.ndarray:
@@ -177,14 +175,11 @@ class ReplicatedRank:
             return False
         fresh = [unit for unit in todo if unit not in self._refined]
         for unit in fresh:
-            index = unit.index
-            size = self._scopes.narrow(
-                self._planes(unit.step, index), self._scope_ids[index], self._scope_sizes[index],
-                flushed=self._board.retired, target=unit.step - 1, bits=self._narrowed, out_ids=self._narrowed_ids,
-            )  # fmt: skip
+            self._narrowed[:] = self._board.claim(unit)
+            self._scopes.narrow(
+                self._planes(unit.step, unit.index), self._narrowed, flushed=self._board.retired, target=unit.step - 1
+            )
             self._board.narrow(unit, self._narrowed)
-            self._scope_ids[index, :size] = self._narrowed_ids[:size]
-            self._scope_sizes[index] = size
             self._refined.add(unit)
         return bool(fresh)
 
@@ -193,9 +188,9 @@ class ReplicatedRank:
         step, index = unit.step, unit.index
         slot = step % RING
         view = int(job.plan.views[step - 1, index])
-        ids = self._scope_ids[index, : self._scope_sizes[index]]
         clock = time.perf_counter
         t0 = clock()
+        ids = self._scope_ids[: list_members(self._board.claim(unit), self._scope_ids)]
         advance(
             self.primitives, ids, len(ids), step - 1, self._board.retired,
             self._gradient_at, self._transport.slots.gradients, job.table,

@@ -66,7 +66,17 @@ def count(bits):
     return total
 
 
-def to_ids(bits: np.ndarray, num_rows: int) -> np.ndarray:
-    """Members in ascending order. int32"""
-    as_bytes = np.ascontiguousarray(bits).view(np.uint8)
-    return np.flatnonzero(np.unpackbits(as_bytes, bitorder="little", count=num_rows)).astype(np.int32)
+@njit(**_STRICT)
+def list_members(bits, ids):
+    """Write the members into `ids` in ascending order; returns how many there are."""
+    n = 0
+    for i in range(bits.shape[0]):
+        word = bits[i]
+        for k in range(64):
+            if not word:
+                break
+            if word & _ONE:
+                ids[n] = i * 64 + k
+                n += 1
+            word >>= _ONE
+    return n

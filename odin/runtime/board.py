@@ -72,7 +72,7 @@ class Board:
         self.retired = first_step - 1  # every step up to here is closed for good
         self.opened = first_step - 1
         self.claims = np.zeros((ring, batch, num_words(num_rows)), np.uint64)  # [R, B, L]
-        self.state = np.zeros((ring, batch), np.int8)  # [R, B] UnitState
+        self._state = [[UnitState.CLOSED] * batch for _ in range(ring)]  # [R][B]
         self._story: deque[tuple[Unit | int, str]] = deque(maxlen=16 * ring * batch)
 
     # Events
@@ -89,7 +89,7 @@ class Board:
             )
         slot = step % self.ring
         self.opened = step
-        self.state[slot] = UnitState.PLANNED
+        self._state[slot] = [UnitState.PLANNED] * self.batch
         self._story.append((step, "opened"))
         return self.claims[slot]
 
@@ -108,21 +108,21 @@ class Board:
                 unit, f"unit {unit} sees row {row}, which its scope does not hold: the scope was not conservative"
             )
         claim[:] = visible
-        self.state[unit.step % self.ring, unit.index] = UnitState.ANNOUNCED
+        self._state[unit.step % self.ring][unit.index] = UnitState.ANNOUNCED
         self._story.append((unit, "announced"))
 
     def deliver(self, unit: Unit) -> None:
         """The unit's gradients have arrived on this rank."""
         if self.unit_state(unit) not in (UnitState.PLANNED, UnitState.ANNOUNCED):
             self._refuse(unit, f"unit {unit} was delivered in state {self.unit_state(unit).name}")
-        self.state[unit.step % self.ring, unit.index] = UnitState.DELIVERED
+        self._state[unit.step % self.ring][unit.index] = UnitState.DELIVERED
         self._story.append((unit, "delivered"))
 
     def retire(self, step: int) -> None:
         """All gradients of `step` are in the rows: its slot may be used again."""
         if self.retirable() != step:
             self._refuse(step, f"cannot retire step {step}: retired {self.retired}, opened {self.opened}")
-        self.state[step % self.ring] = UnitState.CLOSED
+        self._state[step % self.ring] = [UnitState.CLOSED] * self.batch
         self.retired = step
         self._story.append((step, "retired"))
 
@@ -131,16 +131,17 @@ class Board:
     def retirable(self) -> int | None:
         """The oldest step that is not retired, where all its units have delivered."""
         step = self.retired + 1
-        if step <= self.opened and (self.state[step % self.ring] == UnitState.DELIVERED).all():
-            return step
-        return None
+        if step > self.opened:
+            return None
+        return step if all(state is UnitState.DELIVERED for state in self._state[step % self.ring]) else None
 
     def outstanding(self, before: int) -> tuple[Unit, ...]:
         """Undelivered units of open steps below `before`, in canonical order."""
         return tuple(
-            Unit(step, int(index))
+            Unit(step, index)
             for step in range(self.retired + 1, min(before, self.opened + 1))
-            for index in np.flatnonzero(self.state[step % self.ring] != UnitState.DELIVERED)
+            for index, state in enumerate(self._state[step % self.ring])
+            if state is not UnitState.DELIVERED
         )
 
     def next_unit(self, candidates: list[Unit]) -> Start | Wait:
@@ -166,7 +167,7 @@ class Board:
     def unit_state(self, unit: Unit) -> UnitState:
         if not self.retired < unit.step <= self.opened:
             return UnitState.CLOSED
-        return UnitState(self.state[unit.step % self.ring, unit.index])
+        return self._state[unit.step % self.ring][unit.index]
 
     def story(self, about: Unit | int) -> str:
         """What happened to a unit and to its step, oldest first."""
@@ -184,9 +185,9 @@ class Board:
         """Invariants, for tests: what is retired is closed, what is open has a state."""
         assert self.retired <= self.opened <= self.retired + self.ring
         for step in range(self.retired + 1, self.opened + 1):
-            assert (self.state[step % self.ring] != UnitState.CLOSED).all(), step
+            assert UnitState.CLOSED not in self._state[step % self.ring], step
         if self.opened - self.retired < self.ring:
-            assert (self.state[(self.opened + 1) % self.ring] == UnitState.CLOSED).all()
+            assert set(self._state[(self.opened + 1) % self.ring]) == {UnitState.CLOSED}
 
     def _expect(self, unit: Unit, state: UnitState) -> None:
         if self.unit_state(unit) is not state:

@@ -5,7 +5,7 @@ A rank may hold a row some steps old. So each row is inflated by the most its ow
 neighbouring rows (rows are in Morton order) are tested by their boxes first, so that a view costs
 O(blocks + rows of the blocks it hits).
 
-Legend: N rows, Q blocks.
+Legend: N rows, Q = ceil(N / 64) blocks. A block is a word of a bit set: 64 rows.
 """
 
 from __future__ import annotations
@@ -20,10 +20,30 @@ from odin.primitives.primitive_set import PrimitiveSet
 from odin.primitives.row_update import StepTable
 from odin.rendering.frustum import MAX_EXTENT, rounding_shift, side_planes
 from odin.rendering.interface import RenderSettings
+from odin.runtime.bitset import num_words
 
 _STRICT = {"cache": True, "nogil": True, "error_model": "numpy"}
-BLOCK_ROWS = 128
 _SQRT3 = math.sqrt(3.0)
+_ONE = np.uint64(1)
+
+
+def _upper_table(function, low: float, high: float, per_unit: int) -> np.ndarray:
+    """Values of an increasing function at low, low + 1 / per_unit, ..., high: the next entry up is an upper bound."""
+    return np.array([function(x) for x in np.linspace(low, high, round((high - low) * per_unit) + 1)])
+
+
+def _sigmas(logit: float) -> float:
+    """Standard deviations out to which a splat of this opacity is drawn (alpha >= 1 / 255); -1 for none."""
+    alpha = 255.0 / (1.0 + math.exp(-logit)) * (1.0 + 1e-5)
+    return min(MAX_EXTENT, math.sqrt(2.0 * math.log(alpha)) + 1e-3) if alpha >= 1.0 else -1.0
+
+
+# Tables instead of exp and log: a refresh is six times faster, and reaches grow by 1.6 % on average
+_PER_UNIT = 32
+_SCALE_LOW, _SCALE_HIGH = -16.0, 8.0
+_SCALES = _upper_table(math.exp, _SCALE_LOW, _SCALE_HIGH, _PER_UNIT) * (1.0 + 1e-5)
+_LOGIT_LOW, _LOGIT_HIGH = -6.0, 8.0
+_SIGMAS = _upper_table(_sigmas, _LOGIT_LOW, _LOGIT_HIGH, _PER_UNIT)
 
 
 def view_planes(camera: Camera, settings: RenderSettings) -> np.ndarray:
@@ -54,44 +74,69 @@ def _lag(version, flushed, target, reach, idle_reach, column):
     return moved
 
 
+@njit(**_STRICT)
+def _lags(oldest, flushed, target, reach, idle_reach):
+    """`_lag` of means, log-scales and logits for rows at version oldest, oldest + 1, ..., target. [.., 3]"""
+    lags = np.zeros((max(target - oldest, 0) + 1, 3))
+    for i in range(lags.shape[0]):
+        for column in range(3):
+            lags[i, column] = _lag(oldest + i, flushed, target, reach, idle_reach, column)
+    return lags
+
+
 @njit(inline="always", **_STRICT)
-def _inflate(row, version, flushed, target, reach, idle_reach, out):
+def _above(table, low, high, x):
+    """Upper bound of the tabulated function at x; x beyond the table, or not a number, is taken for its end."""
+    if not x > low:
+        x = low
+    elif x > high:
+        x = high
+    return table[int(math.ceil((x - low) * _PER_UNIT))]
+
+
+@njit(inline="always", **_STRICT)
+def _inflate(row, lags, lag, out):
     """out [5]: centre, reach of the splat in world units (negative: cannot be seen), inflation of the centre."""
     out[0] = row[0]
     out[1] = row[1]
     out[2] = row[2]
-    largest = abs(row[0]) + abs(row[1]) + abs(row[2])
     # the second term covers float32 rounding of the position itself
-    out[4] = _lag(version, flushed, target, reach, idle_reach, 0) * _SQRT3 + 1e-6 * (1.0 + largest)
-    logit = row[10] + _lag(version, flushed, target, reach, idle_reach, 2)
-    alpha = 255.0 / (1.0 + math.exp(-logit)) * (1.0 + 1e-5)
-    if alpha < 1.0:
-        out[3] = -1.0
-        return
-    sigmas = min(MAX_EXTENT, math.sqrt(2.0 * math.log(alpha)) + 1e-3)
-    log_scale = max(row[7], max(row[8], row[9])) + _lag(version, flushed, target, reach, idle_reach, 1)
-    out[3] = sigmas * math.exp(log_scale) * (1.0 + 1e-5)
+    out[4] = lags[lag, 0] * _SQRT3 + 1e-6 * (1.0 + abs(row[0]) + abs(row[1]) + abs(row[2]))
+    sigmas = _above(_SIGMAS, _LOGIT_LOW, _LOGIT_HIGH, row[10] + lags[lag, 2])
+    log_scale = max(row[7], max(row[8], row[9])) + lags[lag, 1]
+    if not log_scale > _SCALE_HIGH:
+        out[3] = sigmas * _above(_SCALES, _SCALE_LOW, _SCALE_HIGH, log_scale)
+    else:
+        out[3] = sigmas * math.exp(log_scale) * (1.0 + 1e-5)
 
 
 @njit(**_STRICT)
-def _refresh(rows, version, flushed, target, reach, idle_reach, row_bounds, block_bounds):
-    """row_bounds [N, 5] as `_inflate`; block_bounds [Q, 8]: box centre, half sizes, largest reach and inflation."""
+def _refresh(rows, version, flushed, target, reach, idle_reach, row_bounds, block_bounds, drawable):
+    """row_bounds [N, 5] as `_inflate`; block_bounds [Q, 8]: box centre, half sizes, largest reach and inflation;
+    drawable [Q]: which rows of each block can be seen at all."""
     num_rows = rows.shape[0]
+    oldest = target
+    for p in range(num_rows):
+        oldest = min(oldest, version[p])
+    lags = _lags(oldest, flushed, target, reach, idle_reach)
     for q in range(block_bounds.shape[0]):
         lo0 = lo1 = lo2 = 1e300
         hi0 = hi1 = hi2 = -1e300
         splat = inflation = 0.0
-        for p in range(q * BLOCK_ROWS, min(num_rows, (q + 1) * BLOCK_ROWS)):
+        word = np.uint64(0)
+        for p in range(q * 64, min(num_rows, (q + 1) * 64)):
             b = row_bounds[p]
-            _inflate(rows[p], version[p], flushed, target, reach, idle_reach, b)
+            _inflate(rows[p], lags, min(version[p], target) - oldest, b)
             if b[3] < 0.0:
                 continue
+            word |= _ONE << np.uint64(p & 63)
             lo0, lo1, lo2 = min(lo0, b[0]), min(lo1, b[1]), min(lo2, b[2])
             hi0, hi1, hi2 = max(hi0, b[0]), max(hi1, b[1]), max(hi2, b[2])
             splat, inflation = max(splat, b[3]), max(inflation, b[4])
+        drawable[q] = word
         o = block_bounds[q]
         o[0], o[1], o[2] = 0.5 * (lo0 + hi0), 0.5 * (lo1 + hi1), 0.5 * (lo2 + hi2)
-        o[3], o[4], o[5] = 0.5 * (hi0 - lo0), 0.5 * (hi1 - lo1), 0.5 * (hi2 - lo2)  # negative: nothing to be seen
+        o[3], o[4], o[5] = 0.5 * (hi0 - lo0), 0.5 * (hi1 - lo1), 0.5 * (hi2 - lo2)
         o[6], o[7] = splat, inflation
 
 
@@ -104,49 +149,58 @@ def _outside(planes, b):
     return False
 
 
+@njit(inline="always", **_STRICT)
+def _classify(planes, o):
+    """-1: no row of the block passes; 1: every drawable row passes; 0: rows differ."""
+    inside = True
+    for j in range(5):
+        middle = planes[j, 0] * o[0] + planes[j, 1] * o[1] + planes[j, 2] * o[2] + planes[j, 3]
+        spread = abs(planes[j, 0]) * o[3] + abs(planes[j, 1]) * o[4] + abs(planes[j, 2]) * o[5]
+        # a margin for rounding of the box, so that no row inside a dropped block could pass
+        margin = 1e-9 * (abs(planes[j, 3]) + spread + 1.0)
+        if middle - spread - planes[j, 4] * o[6] - planes[j, 5] * o[7] >= margin:
+            return -1
+        inside = inside and middle + spread < -margin
+    return 1 if inside else 0
+
+
 @njit(**_STRICT)
-def _select(planes, row_bounds, block_bounds, bits, ids):
+def _select(planes, row_bounds, block_bounds, drawable, bits):
     num_rows = row_bounds.shape[0]
-    n = 0
-    bits[:] = 0
     for q in range(block_bounds.shape[0]):
-        o = block_bounds[q]
-        if o[3] < 0.0:
-            continue
-        out = False
-        for j in range(5):
-            a0, a1, a2 = planes[j, 0], planes[j, 1], planes[j, 2]
-            nearest = (
-                a0 * o[0] + a1 * o[1] + a2 * o[2] + planes[j, 3] - abs(a0) * o[3] - abs(a1) * o[4] - abs(a2) * o[5]
-            )
-            # the tiny margin covers rounding of the box, so that no row inside a dropped block could pass
-            if nearest - planes[j, 4] * o[6] - planes[j, 5] * o[7] >= 1e-9 * (abs(planes[j, 3]) + 1.0):
-                out = True
-                break
-        if out:
-            continue
-        for p in range(q * BLOCK_ROWS, min(num_rows, (q + 1) * BLOCK_ROWS)):
-            b = row_bounds[p]
-            if b[3] >= 0.0 and not _outside(planes, b):
-                bits[p >> 6] |= np.uint64(1) << np.uint64(p & 63)
-                ids[n] = p
-                n += 1
-    return n
+        word = drawable[q]
+        if word:
+            place = _classify(planes, block_bounds[q])
+            if place < 0:
+                word = np.uint64(0)
+            elif place == 0:
+                for p in range(q * 64, min(num_rows, (q + 1) * 64)):
+                    bit = _ONE << np.uint64(p & 63)
+                    if word & bit and _outside(planes, row_bounds[p]):
+                        word ^= bit
+        bits[q] = word
 
 
 @njit(**_STRICT)
-def _narrow(planes, ids, num_ids, rows, version, flushed, target, reach, idle_reach, bits, out_ids):
+def _narrow(planes, bits, rows, version, flushed, target, reach, idle_reach):
+    """Drop from `bits` what does not pass with the rows' present lag."""
     b = np.empty(5)
-    n = 0
-    bits[:] = 0
-    for i in range(num_ids):
-        p = ids[i]
-        _inflate(rows[p], version[p], flushed, target, reach, idle_reach, b)
-        if b[3] >= 0.0 and not _outside(planes, b):
-            bits[p >> 6] |= np.uint64(1) << np.uint64(p & 63)
-            out_ids[n] = p
-            n += 1
-    return n
+    lags = np.empty((1, 3))
+    for q in range(bits.shape[0]):
+        word = bits[q]
+        if not word:
+            continue
+        for k in range(64):
+            bit = _ONE << np.uint64(k)
+            if not word & bit:
+                continue
+            p = q * 64 + k
+            for column in range(3):
+                lags[0, column] = _lag(version[p], flushed, target, reach, idle_reach, column)
+            _inflate(rows[p], lags, 0, b)
+            if b[3] < 0.0 or _outside(planes, b):
+                word ^= bit
+        bits[q] = word
 
 
 class ScopeIndex:
@@ -157,24 +211,25 @@ class ScopeIndex:
         self._primitives = primitives
         self._table = table
         self._row_bounds = np.empty((num, 5))
-        self._block_bounds = np.empty((-(-num // BLOCK_ROWS), 8))
+        self._block_bounds = np.empty((num_words(num), 8))
+        self._drawable = np.empty(num_words(num), np.uint64)
         self.valid_to = -1  # largest version that scopes hold for
 
     def refresh(self, *, flushed: int, target: int) -> None:
         """Make scopes hold for reads at any version from the rows' own up to `target`."""
         p, t = self._primitives, self._table
         assert flushed <= target <= t.num_steps, f"scopes asked for version {target} of a run of {t.num_steps} steps"
-        _refresh(p.rows, p.version, flushed, target, t.reach, t.idle_reach, self._row_bounds, self._block_bounds)
+        _refresh(
+            p.rows, p.version, flushed, target, t.reach, t.idle_reach,
+            self._row_bounds, self._block_bounds, self._drawable,
+        )  # fmt: skip
         self.valid_to = target
 
-    def select(self, planes: np.ndarray, bits: np.ndarray, ids: np.ndarray) -> int:
-        """The scope of a view with `planes` [5, 6], as bits [L] and ascending ids [N]; returns its size."""
-        return _select(planes, self._row_bounds, self._block_bounds, bits, ids)
+    def select(self, planes: np.ndarray, bits: np.ndarray) -> None:
+        """Make `bits` [Q] the scope of the view with `planes` [5, 6]."""
+        _select(planes, self._row_bounds, self._block_bounds, self._drawable, bits)
 
-    def narrow(
-        self, planes: np.ndarray, ids: np.ndarray, num_ids: int, *, flushed: int, target: int,
-        bits: np.ndarray, out_ids: np.ndarray,
-    ) -> int:  # fmt: skip
-        """The part of a scope that a read at `target` can touch, judged by the rows' present lag."""
+    def narrow(self, planes: np.ndarray, bits: np.ndarray, *, flushed: int, target: int) -> None:
+        """Reduce a scope `bits` to what a read at `target` can touch, judged by the rows' present lag."""
         p, t = self._primitives, self._table
-        return _narrow(planes, ids, num_ids, p.rows, p.version, flushed, target, t.reach, t.idle_reach, bits, out_ids)
+        _narrow(planes, bits, p.rows, p.version, flushed, target, t.reach, t.idle_reach)

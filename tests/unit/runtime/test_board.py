@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odin.runtime.bitset import count, first_outside, intersects, num_words, set_bits, to_ids
+from odin.runtime.bitset import count, first_outside, intersects, list_members, num_words, set_bits
 from odin.runtime.board import Board, Start, Unit, UnitState, Wait
 from odin.runtime.modes import QualityRule, SyncRule
 
@@ -245,4 +245,5 @@ def test_bitsets_agree_with_sets(a, b):
     assert count(x) == len(a)
     assert intersects(x, y) == bool(a & b)
     assert first_outside(x, y) == min(a - b, default=-1)
-    assert to_ids(x, 200).tolist() == sorted(a)
+    ids = np.empty(200, np.int32)
+    assert ids[: list_members(x, ids)].tolist() == sorted(a)
