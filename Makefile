@@ -54,8 +54,12 @@ types: venv ## static types
 	mypy
 
 .PHONY: lock
-lock: venv ## pin all dependencies again (UPGRADE=1 for newest versions)
+lock: venv ## pin the dependencies again (UPGRADE=1 for newest versions)
 	python tools/lock.py $(if $(UPGRADE),--upgrade)
+
+.PHONY: schema
+schema: venv ## write the config's JSON schema and table of keys
+	python -m odin.config
 
 .PHONY: clean-results
 clean-results: ## delete everything under results/NAME, asking first

@@ -123,6 +123,34 @@ class Config(_Edge):
         return str(Path(self.captures_root or ".").expanduser() / Path(scene.data).expanduser())
 
 
+    def prepare_options(self, scene: SceneConfig) -> list[str]:
+        """Options of `odin prepare` for this scene, all of them scientific."""
+        options = ["--data", self.data_path(scene), "--test-every", str(scene.test_every)]
+        options += ["--background", *map(str, scene.background)]
+        for name in ("width", "num_views", "factor", "images", "model"):
+            if (value := getattr(scene, name)) is not None:
+                options += [f"--{name.replace('_', '-')}", str(value)]
+        return [*options, *(["--skip-missing"] if scene.skip_missing else [])]
+
+    def tracked_files(self, scene: SceneConfig) -> list[str]:
+        """Files on disk whose change means that the scene has to be prepared again."""
+        if scene.gallery_name is not None:
+            return []
+        path = Path(self.data_path(scene))
+        if path.is_file():
+            return [str(path)]
+        model = path / (scene.model or "sparse/0")
+        files = [*model.glob("*.bin"), *model.glob("*.txt")] or path.glob("*.json")
+        return sorted(map(str, files))
+
+    def lpips_options(self) -> list[str]:
+        """Options of `odin evaluate` for LPIPS."""
+        weights, sha256 = self.evaluation.lpips_weights, self.evaluation.lpips_sha256
+        if weights is None or sha256 is None:
+            return []
+        return ["--lpips-weights", str(Path(weights).expanduser()), "--lpips-sha256", sha256]
+
+
 def load_config(raw: Mapping[str, Any], *, check_files: bool = True) -> Config:
     """Check a config and fill its defaults.
 

@@ -1,5 +1,7 @@
 """Pin every dependency of pyproject.toml with hashes: requirements/lock.txt and requirements/lock-cuda.txt.
 
+Also writes envs/odin.yaml, the same versions of what Odin itself asks for, for those who use conda.
+
     make lock                # keeps the versions that are pinned already, adds what is missing
     make lock UPGRADE=1      # newest versions
 
@@ -21,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements" / "lock.txt"
 LOCK_CUDA = ROOT / "requirements" / "lock-cuda.txt"
 PYTHON_VERSION = "3.11"
+CONDA = ROOT / "envs" / "odin.yaml"
 _CUDA_ONLY = re.compile(r"(nvidia|cuda)-|triton$")
 _HEADER = """\
 # {what}
@@ -60,17 +63,28 @@ def render(pins: dict[str, tuple[str, list[str]]], what: str) -> str:
     return "".join(lines)
 
 
+def conda_environment(pins: dict[str, tuple[str, list[str]]], project: dict) -> str:
+    """Text of a conda environment that holds what is needed at run time, at the locked versions, from pip."""
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["gallery"]]
+    names = sorted(re.split(r"[^A-Za-z0-9_.-]", requirement)[0] for requirement in wanted)
+    head = _HEADER.format(what="What Odin asks for, as a conda environment.", python=PYTHON_VERSION)
+    lines = ["name: odin", "channels:", "  - conda-forge", "  - nodefaults", "dependencies:"]
+    lines += [f"  - python={PYTHON_VERSION}", "  - pip", "  - pip:", *(f"      - {pins[name][0]}" for name in names)]
+    return head + "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions")
     pins = entries(resolve(parser.parse_args().upgrade))
-    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["odin"]["lock"]["extra-hashes"]
-    for name, hashes in extra.items():
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for name, hashes in pyproject["tool"]["odin"]["lock"]["extra-hashes"].items():
         requirement, listed = pins[name]
         pins[name] = (requirement, sorted({*listed, *hashes}))
     cuda = {name for name in pins if _CUDA_ONLY.match(name)}
     LOCK.write_text(render({name: pins[name] for name in pins.keys() - cuda}, "Every package but those of CUDA."))
     LOCK_CUDA.write_text(render({name: pins[name] for name in cuda}, "What a CUDA build of torch needs besides."))
+    CONDA.write_text(conda_environment(pins, pyproject["project"]))
     print(f"{LOCK.relative_to(ROOT)}: {len(pins) - len(cuda)} packages; {LOCK_CUDA.relative_to(ROOT)}: {len(cuda)}")
 
 
