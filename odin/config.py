@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from odin.data.gallery.scenes import DEFAULT_VIEWS, SCENES
 
@@ -56,9 +57,17 @@ class _Edge(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+def _scalar(value: Any) -> Any:
+    """Snakemake hands over values inside of `--config key={a: 1}` or `key=[1]` as text."""
+    return yaml.safe_load(value) if isinstance(value, str) else value
+
+
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-Channel = Annotated[float, Field(ge=0, le=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Int = Annotated[int, BeforeValidator(_scalar)]
+Float = Annotated[float, BeforeValidator(_scalar)]
+Bool = Annotated[bool, BeforeValidator(_scalar)]
+Channel = Annotated[Float, Field(ge=0, le=1)]
+Seed = Annotated[Int, Field(ge=0, lt=2**63)]
 
 
 class SceneConfig(_Edge):
@@ -68,14 +77,14 @@ class SceneConfig(_Edge):
         min_length=1,
         description="`gallery:NAME`, a COLMAP folder or a transforms.json; from `captures_root`",
     )
-    width: int | None = Field(None, ge=16, multiple_of=4, description="image width of a gallery scene, pixels")
-    num_views: int | None = Field(None, ge=6, description="number of views of a gallery scene")
-    factor: float | None = Field(None, ge=1, description="divide the images' size by this")
+    width: Int | None = Field(None, ge=16, multiple_of=4, description="image width of a gallery scene, pixels")
+    num_views: Int | None = Field(None, ge=6, description="number of views of a gallery scene")
+    factor: Float | None = Field(None, ge=1, description="divide the images' size by this")
     images: str | None = Field(None, description="another image folder than the default one")
     model: str | None = Field(None, description="another COLMAP model, such as sparse/1")
     background: tuple[Channel, Channel, Channel] = Field((0.0, 0.0, 0.0), description="colour under transparent pixels")
-    test_every: int = Field(8, ge=2, description="every how-manyeth view, by name, is a test view")
-    skip_missing: bool = Field(False, description="leave out views without an image file instead of stopping")
+    test_every: Int = Field(8, ge=2, description="every how-manyeth view, by name, is a test view")
+    skip_missing: Bool = Field(False, description="leave out views without an image file instead of stopping")
 
     @property
     def gallery_name(self) -> str | None:
@@ -90,10 +99,10 @@ class EvaluationConfig(_Edge):
 class RuntimeConfig(_Edge):
     """Operational: may change between a run and its continuation, and never makes anything train again."""
 
-    timeout_s: float = Field(120.0, gt=0, description="longest wait for a peer before the job ends with an error")
-    checkpoint_every: int = Field(250, ge=0, description="steps between checkpoints, 0 for none")
+    timeout_s: Float = Field(120.0, gt=0, description="longest wait for a peer before the job ends with an error")
+    checkpoint_every: Int = Field(250, ge=0, description="steps between checkpoints, 0 for none")
     transport: Literal["auto", "shared-memory", "gloo"] = Field("auto", description="how ranks exchange gradients")
-    save_renders: bool = Field(False, description="keep the rendered test views as PNG")
+    save_renders: Bool = Field(False, description="keep the rendered test views as PNG")
 
 
 class Config(_Edge):
@@ -105,9 +114,9 @@ class Config(_Edge):
     pipelines: tuple[str, ...] = Field(("3dgs",), min_length=1, description="methods")
     recipes: tuple[str, ...] = Field(("ddp", "sync", "quality"), min_length=1, description="rows of the tables")
     seeds: tuple[Seed, ...] = Field((0,), min_length=1, description="one run for each; tables show the spread")
-    ranks: int = Field(2, ge=1, description="processes of a run")
-    batch: int = Field(4, ge=1, description="views of a step; does not depend on the ranks")
-    views: int = Field(1200, ge=1, description="training budget in views seen; steps = views / batch, rounded up")
+    ranks: Int = Field(2, ge=1, description="processes of a run")
+    batch: Int = Field(4, ge=1, description="views of a step; does not depend on the ranks")
+    views: Int = Field(1200, ge=1, description="training budget in views seen; steps = views / batch, rounded up")
     preset: str = Field("small", description="constants of the pipeline")
     evaluation: EvaluationConfig = Field(EvaluationConfig(), description="how models are judged")
     runtime: RuntimeConfig = Field(RuntimeConfig(), description="operational settings, which decide no result")
@@ -121,7 +130,6 @@ class Config(_Edge):
         if scene.gallery_name is not None:
             return scene.data
         return str(Path(self.captures_root or ".").expanduser() / Path(scene.data).expanduser())
-
 
     def prepare_options(self, scene: SceneConfig) -> list[str]:
         """Options of `odin prepare` for this scene, all of them scientific."""
@@ -186,6 +194,13 @@ _ALLOWED = {
 }
 
 
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "scenes": SceneConfig,
+    "evaluation": EvaluationConfig,
+    "runtime": RuntimeConfig,
+}
+
+
 def _explanations(errors: list[Any]) -> list[str]:
     """A line for each error, but none for a list that is only too short because its entries are wrong."""
     inner = {error["loc"][:-1] for error in errors}
@@ -199,7 +214,7 @@ def _explain(error: Any) -> str:
     kind, got = error["type"], error.get("input")
     if kind == "extra_forbidden":
         keys = list(_model_at(location).model_fields)
-        close = difflib.get_close_matches(str(location[-1]), keys, n=1)
+        close = difflib.get_close_matches(str(location[-1]), keys, n=1, cutoff=0.7)
         hint = f"did you mean {close[0]}? " if close else ""
         return f"{key}: unknown key; {hint}allowed here: {', '.join(keys)}"
     if kind == "missing":
@@ -214,7 +229,7 @@ def _model_at(location: tuple) -> type[BaseModel]:
     """The model whose key `location` would be."""
     if len(location) == 1:
         return Config
-    return {"scenes": SceneConfig, "evaluation": EvaluationConfig, "runtime": RuntimeConfig}[location[0]]
+    return _SECTIONS[location[0]]
 
 
 def _unknown_names(config: Config) -> list[str]:
@@ -308,10 +323,9 @@ def json_schema() -> str:
 def key_table() -> str:
     """Markdown table of all keys with their defaults."""
     lines = ["| key | default | meaning |", "| --- | --- | --- |"]
-    sections = {"evaluation": EvaluationConfig, "runtime": RuntimeConfig, "scenes": SceneConfig}
     for name, field in Config.model_fields.items():
-        lines.append(_key_row(name, field, is_section=name in sections))
-        for inner, inner_field in sections[name].model_fields.items() if name in sections else ():
+        lines.append(_key_row(name, field, is_section=name in _SECTIONS))
+        for inner, inner_field in _SECTIONS[name].model_fields.items() if name in _SECTIONS else ():
             lines.append(_key_row(f"{name}.{'LABEL.' if name == 'scenes' else ''}{inner}", inner_field))
     return "\n".join(lines)
 
