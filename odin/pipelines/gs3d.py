@@ -18,18 +18,19 @@ from odin.primitives.row_update import AdamSettings
 from odin.rendering.interface import Gaussians, RenderSettings, SplatGradients, Splats
 
 SH_C0 = 0.28209479177387814  # Y_0^0
+MIN_DISTANCE = 1e-7  # world units: coinciding points, or a single camera, must not start with a scale of 0
 
 
 def neighbour_distances(points: np.ndarray, fallback: float) -> np.ndarray:
     """Root mean square distance of each point to its three nearest neighbours (fewer where there are fewer). [P]
 
-    A single point has no neighbour: `fallback`, in world units.
+    A single point has no neighbour: `fallback`, in world units. Never below `MIN_DISTANCE`.
     """
     num_neighbours = min(3, len(points) - 1)
     if num_neighbours == 0:
-        return np.full(len(points), fallback)
+        return np.full(len(points), max(fallback, MIN_DISTANCE))
     distances, _ = cKDTree(points).query(points, k=num_neighbours + 1)
-    return np.sqrt(np.maximum((distances[:, 1:] ** 2).mean(1), 1e-14))
+    return np.maximum(np.sqrt((distances[:, 1:] ** 2).mean(1)), MIN_DISTANCE)
 
 
 class GaussianSplatting:
@@ -95,7 +96,8 @@ class GaussianSplatting:
         )
 
     def _resets(self, preset: Preset, budget: Budget, step: int) -> bool:
-        # gsplat stops resetting where it stops refining: a late reset could not be made good
+        # gsplat stops resetting where it stops refining: a late reset could not be made good (1.5.3 never resets at
+        # all, by a slip of operator precedence: gsplat pull request 776)
         seen = budget.seen(step)
         return seen < preset.refine_stop_share * budget.views and budget.crosses(step, preset.reset_every_views)
 
