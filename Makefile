@@ -63,4 +63,5 @@ schema: venv ## write the config's JSON schema and table of keys
 
 .PHONY: clean-results
 clean-results: ## delete everything under results/NAME, asking first
-	@read -r -p "delete results/$(NAME)? [y/N] " answer && [ "$$answer" = y ] && rm -rf "results/$(NAME)"
+	@read -r -p "delete results/$(NAME)? [y/N] " answer; \
+	if [ "$$answer" = y ]; then rm -rf "results/$(NAME)"; fi
