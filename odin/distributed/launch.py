@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from odin.training.run_dir import RunDir
 
 #: one thread a rank: with more the ranks would fight for the cores, and sums would lose their order
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+_AGENT = "torch.distributed.elastic"
 
 
 class TrainingFailed(RuntimeError):
@@ -54,7 +56,10 @@ def _command(run: RunDir) -> list[str]:
 
 
 def _run_alone(run: RunDir, environment: dict[str, str], progress: np.ndarray) -> None:
-    process = subprocess.Popen([sys.executable, *_command(run)], env=os.environ | environment)
+    # In a session of its own, as the agent's ranks are: Ctrl-C reaches the launcher only, which ends the rank.
+    process = subprocess.Popen(
+        [sys.executable, *_command(run)], env=os.environ | environment, start_new_session=True
+    )
     try:
         code = process.wait()
     except BaseException:
@@ -69,6 +74,7 @@ def _run_agent(run: RunDir, options: TrainOptions, environment: dict[str, str], 
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    _quieten_agent()
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -79,6 +85,9 @@ def _run_agent(run: RunDir, options: TrainOptions, environment: dict[str, str], 
         local_addr="127.0.0.1",
         max_restarts=0,
         monitor_interval=0.1,
+        # Signals stay with whoever started the run: their exceptions (KeyboardInterrupt) pass through the agent, which
+        # ends all ranks. Its own handlers would stay installed afterwards, and it takes no empty list.
+        signals_to_handle="SIGQUIT",
     )
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
@@ -93,6 +102,12 @@ def _run_agent(run: RunDir, options: TrainOptions, environment: dict[str, str], 
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _quieten_agent() -> None:
+    """The agent logs what it does to ranks that end; what is wrong with them is for `_describe` to say."""
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith(_AGENT)]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _describe(run: RunDir, progress: np.ndarray, codes: dict[int, int]) -> str:
