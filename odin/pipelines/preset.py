@@ -20,6 +20,7 @@ class Preset:
     lr_sh0: float = 2.5e-3
     lr_shN: float = 1.25e-4
     ssim_weight: float = 0.2
+    near_plane: float = 0.01  # world units
     sh_degree: int = 3
     sh_degree_every_views: int = 1000
     refine_start_views: int = 500
@@ -36,14 +37,14 @@ class Preset:
 PAPER = Preset(name="paper")
 
 #: For images of some hundred pixels and budgets of some thousand views. At this size the paper's threshold grows
-#: more primitives than the images have pixels, so it is higher and there is a cap; the budget is too short for an
-#: opacity reset.
+#: more primitives than the images have pixels, so it is higher and there is a cap. No opacity reset: a budget this short
+#: does not make it good (docs/log.md).
 SMALL = Preset(
     name="small",
     sh_degree_every_views=250,
-    refine_start_views=200,
-    refine_every_views=200,
+    refine_start_views=150,
+    refine_every_views=100,
     reset_every_views=6000,
-    grow_grad2d=4e-4,
+    grow_grad2d=6e-4,
     cap=20_000,
 )
