@@ -191,10 +191,12 @@ def test_rotation_matrices_are_gsplats():
 def test_a_cap_lets_the_largest_gradients_grow_first(room):
     num = 1000
     primitives = random_primitives(num, SCENE.extent, step=600)
-    primitives.stats[:300] = [0.003, 10]  # many equal gradients: ties by row id
+    primitives.stats[300:600] = [10, 10]  # many equal gradients, the largest: ties by row id
+    primitives.row_ids = np.random.default_rng(2).permutation(num)
     preset = replace(PAPER, cap=num + room)
     mean = mean_gradient(primitives).astype(np.float64)
-    wanted = [row for _, row in sorted((-mean[row], row) for row in np.flatnonzero(mean > PAPER.grow_grad2d))]
+    growing = np.flatnonzero(mean > PAPER.grow_grad2d)
+    wanted = sorted(growing, key=lambda row: (-mean[row], primitives.row_ids[row]))
     rows, held_back = growth_candidates(primitives, preset)
     np.testing.assert_array_equal(rows, np.sort(wanted[:room]))
     assert held_back == max(len(wanted) - room, 0)
@@ -215,7 +217,7 @@ def test_the_order_of_rows_does_not_matter(cap):
     """Ids of new rows count along memory, everything else is the same set of rows."""
     preset = replace(PAPER, cap=cap)
     primitives = random_primitives(500, SCENE.extent, step=600)
-    primitives.stats[:200] = [0.003, 10]
+    primitives.stats[:200] = [10, 10]  # more equal gradients than there is room for
     shuffled = primitives.take(np.random.default_rng(1).permutation(500))
     results = []
     for start in (primitives, shuffled):

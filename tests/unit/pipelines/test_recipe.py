@@ -69,7 +69,7 @@ def test_steps_of_the_paper_preset_are_gsplats():
 @given(
     st.integers(1, 6000),
     st.integers(1, 400),
-    st.sampled_from([PAPER, SMALL, replace(PAPER, refine_stop_share=1.0), replace(SMALL, refine_start_views=0)]),
+    st.sampled_from([PAPER, SMALL, replace(PAPER, refine_stop_share=2.0), replace(SMALL, refine_start_views=0)]),
 )
 def test_structural_steps_ascend_and_spare_the_last(views, batch, preset):
     budget = Budget(views=views, batch=batch)
