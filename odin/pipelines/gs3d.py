@@ -78,7 +78,7 @@ class GaussianSplatting:
 
     def render_settings(self, preset: Preset, budget: Budget, step: int) -> RenderSettings:
         degree = min(preset.sh_degree, budget.seen(max(step - 1, 0)) // preset.sh_degree_every_views)
-        return RenderSettings(sh_degree=degree)
+        return RenderSettings(sh_degree=degree, near_plane=preset.near_plane)
 
     def structural_steps(self, preset: Preset, budget: Budget) -> tuple[int, ...]:
         return tuple(
