@@ -11,7 +11,7 @@ class Preset:
 
     name: str
     init_opacity: float = 0.1
-    init_scale: float = 1.0  # times the mean distance to the three nearest points
+    init_scale: float = 1.0  # times the root mean square distance to the three nearest points
     lr_means: float = 1.6e-4  # times the scene's extent
     lr_means_decay: float = 0.01
     lr_quats: float = 1e-3
@@ -37,8 +37,8 @@ class Preset:
 PAPER = Preset(name="paper")
 
 #: For images of some hundred pixels and budgets of some thousand views. At this size the paper's threshold grows
-#: more primitives than the images have pixels, so it is higher and there is a cap. No opacity reset: a budget this short
-#: does not make it good (docs/log.md).
+#: more primitives than the images have pixels, so it is higher and there is a cap. No opacity reset: a budget this
+#: short does not make it good (docs/log.md).
 SMALL = Preset(
     name="small",
     sh_degree_every_views=250,

@@ -112,6 +112,7 @@ def get_pipeline(name: str) -> Pipeline:
 def get_preset(pipeline: Pipeline, name: str) -> Preset:
     if name not in pipeline.presets:
         raise ValueError(
-            f"preset {name!r} is not known for pipeline {pipeline.name}; allowed: {', '.join(sorted(pipeline.presets))}."
+            f"preset {name!r} is not known for pipeline {pipeline.name}; "
+            f"allowed: {', '.join(sorted(pipeline.presets))}."
         )
     return pipeline.presets[name]

@@ -63,17 +63,21 @@ class PrimitiveSet:
         assert not len(self) or self.row_ids.max() < self.next_id, "a row id is at or above next_id"
 
     def check_finite(self, step: int) -> None:
-        """Raises ValueError naming the step, the parameter and the number of rows that are not finite."""
-        bad = ~np.isfinite(self.rows[:, :NUM_PARAMETERS])
-        if not bad.any():
-            return
-        counts = {name: int(bad[:, cols].any(1).sum()) for name, cols in COLUMNS.items() if bad[:, cols].any()}
-        first = int(self.row_ids[np.flatnonzero(bad.any(1))[0]])
-        raise ValueError(
-            f"step {step}: non-finite parameters in {counts} (rows of {len(self)}; first row id {first}). "
-            "Training cannot go on from here; resume from the last checkpoint with a lower learning rate, "
-            "or look at the loss weights."
-        )
+        """Raises ValueError naming the step, the parameter and the number of rows that are not finite.
+
+        Moments count too: a second moment that overflowed would leave its row standing still for ever.
+        """
+        for what, array in (("parameters", self.rows), ("moments", self.exp_avg), ("moments", self.exp_avg_sq)):
+            bad = ~np.isfinite(array[:, :NUM_PARAMETERS])
+            if not bad.any():
+                continue
+            counts = {name: int(bad[:, cols].any(1).sum()) for name, cols in COLUMNS.items() if bad[:, cols].any()}
+            first = int(self.row_ids[np.flatnonzero(bad.any(1))[0]])
+            raise ValueError(
+                f"step {step}: non-finite {what} in {counts} (rows of {len(self)}; first row id {first}). "
+                "Training cannot go on from here; resume from the last checkpoint with a lower learning rate, "
+                "or look at the loss weights."
+            )
 
     def take(self, index: np.ndarray) -> PrimitiveSet:
         """The rows `index`, in that order, as a new set."""

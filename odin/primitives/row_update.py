@@ -85,8 +85,8 @@ def step_table(settings: AdamSettings, num_steps: int) -> StepTable:
     b1, b2 = settings.betas
     if not b1 * b1 < b2 < 1.0:
         raise ValueError(
-            f"Adam: beta1^B = {b1:.6g}, beta2^B = {b2:.6g} at batch {settings.batch}; the movement bound needs "
-            "beta1^2 < beta2 < 1. Choose other betas or a smaller batch."
+            f"Adam: beta1 = {settings.beta1:.6g}, beta2 = {settings.beta2:.6g}; the movement bound needs "
+            "beta1^2 < beta2 < 1, whatever the batch. Choose other betas."
         )
     steps = np.maximum(np.arange(num_steps + 1), 1).astype(np.float64)
     rates = settings.rates(num_steps)
@@ -140,7 +140,7 @@ def advance_rows(
     Steps up to `flushed` hold no gradient for a row that is still behind them (every row they touched has been
     advanced). For later steps, `gradient_at` [R, B, N] int32 tells where in `gradients` [R, B, >=N, 64] the
     row's gradient of each unit lies (ABSENT: none; SEEN_ONLY: seen, no gradient). Gradients are added in the
-    order of the batch. Returns the number of (row, step) updates made.
+    order of the batch. Returns the number of (row, step) updates made, those that change nothing included.
     """
     b1, b2, a1, a2, eps = constants[0], constants[1], constants[2], constants[3], constants[4]
     ring, batch = gradient_at.shape[0], gradient_at.shape[1]

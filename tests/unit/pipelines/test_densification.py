@@ -22,6 +22,7 @@ from odin.pipelines.protocol import Budget
 from odin.primitives.morton import morton_order
 from odin.primitives.primitive_set import COLUMNS, fresh, pack
 from odin.primitives.random import normals
+from odin.primitives.row_update import advance, step_table
 
 PIPELINE = GaussianSplatting()
 BUDGET = Budget(views=30_000, batch=1)
@@ -252,6 +253,18 @@ def test_rows_that_are_not_finite_are_named(name, value):
     primitives = random_primitives(30, SCENE.extent, step=600)
     primitives.rows[[3, 20], COLUMNS[name].start] = value
     with pytest.raises(ValueError, match=rf"step 600: non-finite parameters in \{{'{name}': 2\}}.*first row id 3"):
+        restructure(primitives, 600)
+
+
+def test_a_gradient_whose_square_overflows_does_not_freeze_a_row_in_silence():
+    """The row itself stays finite: x - lr m / sqrt(inf) = x, at this step and at all that follow."""
+    primitives = random_primitives(30, SCENE.extent, step=599)
+    at, gradients = np.zeros((1, 1, 30), np.int32), np.zeros((1, 1, 1, 64), np.float32)
+    gradients[..., 8] = 1e22
+    table = step_table(PIPELINE.adam(SCENE, PAPER, BUDGET), 600)
+    advance(primitives, np.arange(30, dtype=np.int32), 30, 600, 599, at, gradients, table)
+    assert np.isfinite(primitives.rows).all()
+    with pytest.raises(ValueError, match=r"step 600: non-finite moments in \{'scales': 30\}.*first row id 0"):
         restructure(primitives, 600)
 
 
