@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import re
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,14 @@ def test_conda_environment_has_the_locked_versions():
 def test_lock_text_survives_a_round_trip():
     text = lock_tool.LOCK.read_text()
     assert lock_tool.render(lock_tool.entries(text), "Every package but those of CUDA.") == text
+
+
+def test_no_folder_of_tests_is_passed_over(pytestconfig: pytest.Config):
+    """pytest's default `norecursedirs` has "dist"."""
+    passed_over = pytestconfig.getini("norecursedirs")
+    folders = [path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"]
+    assert "dist" in folders
+    assert not [name for name in folders if any(fnmatch(name, pattern) for pattern in passed_over)]
 
 
 def test_version_is_said_once():
