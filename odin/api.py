@@ -28,7 +28,7 @@ from odin.rendering.select import select_renderer
 from odin.schedule.build import make_plan, with_ranks
 from odin.schedule.plan import Plan
 from odin.schedule.plan_io import save_plan
-from odin.training.job import load_job
+from odin.training.job import Job, load_job
 from odin.training.options import TrainOptions, file_sha256
 from odin.training.render import ModelRenderer
 from odin.training.run_dir import RunDir
@@ -127,6 +127,7 @@ def train(options: TrainOptions, *, data: str, on_progress: Progress = no_progre
     """
     run = RunDir(Path(options.out))
     job = load_job(options)
+    _refuse_in_vain(job)
     if not run.begin(job, data=data):
         logger.info("%s: trained already, nothing to do", run.path)
         return run
@@ -141,6 +142,18 @@ def train(options: TrainOptions, *, data: str, on_progress: Progress = no_progre
     )
     provenance.write(run.path / "provenance.json", record, resumed=True)
     return run
+
+
+def _refuse_in_vain(job: Job) -> None:
+    """Raises ValueError for what would end every rank at its start, before the folder becomes that of a run."""
+    if job.options.device == "cuda":
+        select_renderer("cuda")
+    num, cap = len(job.scene.points), job.preset.cap
+    if cap is not None and num > cap:
+        raise ValueError(
+            f"{job.options.scene_dir}: {num} points are more than the cap of {cap} primitives. Raise the cap, or "
+            "prepare the scene with fewer points."
+        )
 
 
 def _command_words() -> list[str]:
@@ -217,6 +230,8 @@ def evaluate_run(
 
     run = finished_run(run_dir)
     weights = load_lpips(lpips)
+    if lpips is not None and weights.distance is None:
+        logger.warning("%s: LPIPS will be n/a", weights.reason)
     options = run.load_options()
     summary = read_json(run.summary)
     scene = load_scene(find_scene(run, options, scene_dir))
@@ -262,6 +277,8 @@ def find_scene(run: RunDir, options: TrainOptions, scene_dir: Path | None = None
     """Folder of the scene a run was trained on: as given, where the run says, or inside the run."""
     places = [scene_dir] if scene_dir else [Path(options.scene_dir), run.path / "scene"]
     found = next((place for place in places if is_prepared(place)), None)
+    if found is None and scene_dir is not None:
+        raise ValueError(f"{scene_dir}: no prepared scene in there (no {MANIFEST}).")
     if found is None:
         listed = " nor ".join(map(str, dict.fromkeys(places)))
         raise ValueError(f"{run.path}: its scene is not at {listed}. Name its folder (scene).")

@@ -21,6 +21,7 @@ app = SubcommandApp()
 
 Transport = Literal["auto", "shared-memory", "gloo"]
 Device = Literal["auto", "cpu", "cuda"]
+_FIGURE_SUFFIXES = (".png", ".pdf", ".svg")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,9 +69,18 @@ def prepare_command(*, data: str, out: Path, seed: int = 0, raw: RawData = RawDa
 
     scene = api.prepare(data, out, seed=seed, **raw.given())
     print(
-        f"{out}: {scene.num_views} views ({len(scene.test_views)} test), {len(scene.points)} points, "
+        f"{out}: {scene.num_views} views ({len(scene.test_views)} test), {_counted(len(scene.points), 'point')}, "
         f"{_sizes(scene.widths, scene.heights)} px"
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _need_runs(runs: tuple[Path, ...]) -> None:
+    if not runs:
+        raise ValueError("no run given; name at least one run folder.")
 
 
 def _sizes(widths: Any, heights: Any) -> str:
@@ -114,10 +124,13 @@ def schedule_command(
         explain: print what the plan is expected to do.
     """
     from odin import api
-    from odin.schedule.build import explain as explain_plan
+    from odin.schedule.explain import explain as explain_plan
     from odin.schedule.plan_io import save_plan
 
-    _check_suffix(figure)
+    if out.is_dir():
+        raise ValueError(f"--out is {out}, a folder; it must be the name of a file, such as {out / 'plan.odin'}.")
+    if figure is not None and figure.suffix not in _FIGURE_SUFFIXES:
+        raise ValueError(f"--figure is {figure}; its suffix must be one of {', '.join(_FIGURE_SUFFIXES)}.")
     plan, scene = api.schedule(
         data, pipeline=pipeline, preset=preset, batch=batch, ranks=ranks, views=views, seed=seed, cap=cap,
         ordering=ordering, balance=balance,
@@ -131,12 +144,6 @@ def schedule_command(
 
         draw_plan(plan, scene, figure)
         print(figure)
-
-
-def _check_suffix(figure: Path | None) -> None:
-    allowed = (".png", ".pdf", ".svg")
-    if figure is not None and figure.suffix not in allowed:
-        raise ValueError(f"--figure is {figure}; its suffix must be one of {', '.join(allowed)}.")
 
 
 @app.command(name="train")
@@ -189,8 +196,9 @@ def train_command(
     summary = read_json(run.summary)
     waiting = sum(summary["wait_share"]) / len(summary["wait_share"])
     print(
-        f"{run.model}: {summary['num_gs']} primitives, {summary['steps']} steps in {summary['train_s']:.1f} s "
-        f"({summary['samples_per_s']:.1f} samples/s, {waiting:.1%} waiting), model {summary['model_sha256'][:16]}"
+        f"{run.model}: {_counted(summary['num_gs'], 'primitive')}, {summary['steps']} steps in "
+        f"{summary['train_s']:.1f} s ({summary['samples_per_s']:.1f} samples/s, {waiting:.1%} waiting), "
+        f"model {summary['model_sha256'][:16]}"
     )
 
 
@@ -219,8 +227,7 @@ def evaluate_command(
     from odin import api
     from odin.evaluation.metrics import LpipsWeights
 
-    if not runs:
-        raise ValueError("no run given; name at least one run folder.")
+    _need_runs(runs)
     if (lpips_weights is None) != (lpips_sha256 is None):
         raise ValueError("--lpips-weights and --lpips-sha256 belong together: give both or neither.")
     weights = None
@@ -236,8 +243,8 @@ def evaluate_command(
         mean = metrics["mean"]
         lpips = f"{mean['lpips']:.4f}" if mean["lpips"] is not None else f"n/a ({metrics['lpips_reason']})"
         print(
-            f"{run}: PSNR {mean['psnr']:.2f} dB, SSIM {mean['ssim']:.4f}, LPIPS {lpips}, mean of {mean['num_views']} "
-            f"test views, {metrics['num_gs']} primitives"
+            f"{run}: PSNR {mean['psnr']:.2f} dB, SSIM {mean['ssim']:.4f}, LPIPS {lpips}, mean of "
+            f"{_counted(mean['num_views'], 'test view')}, {_counted(metrics['num_gs'], 'primitive')}"
         )
 
 
@@ -317,6 +324,7 @@ def tables_command(*, runs: tuple[Path, ...], out: Path, print_tables: bool = Tr
     """
     from odin.report.tables import write_tables
 
+    _need_runs(runs)
     for path in write_tables(runs, out):
         if print_tables and path.suffix == ".md":
             print(path.read_text())
@@ -332,5 +340,6 @@ def figures_command(*, runs: tuple[Path, ...], out: Path) -> None:
     """
     from odin.report.figures import write_figures
 
+    _need_runs(runs)
     for path in write_figures(runs, out):
         print(path)

@@ -26,10 +26,16 @@ class _PlainFormatter(logging.Formatter):
 
 
 class _Stderr(logging.StreamHandler):
-    """Writes to what `sys.stderr` is when the message comes: a progress bar puts itself in between."""
+    """Each message once, to what `sys.stderr` is when it comes: a progress bar puts itself in between."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
+        self._seen: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if (message := record.getMessage()) not in self._seen:
+            self._seen.add(message)
+            super().emit(record)
 
     @property
     def stream(self) -> Any:  # type: ignore[override]

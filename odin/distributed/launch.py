@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from odin.data.jsonio import read_json
+from odin.primitives.checkpoint import list_checkpoints
 from odin.training.options import TrainOptions
 from odin.training.run_dir import RunDir
 
@@ -115,6 +116,8 @@ def _describe(run: RunDir, progress: np.ndarray, codes: dict[int, int]) -> str:
     records = [read_json(path) for path in sorted(run.path.glob("failure-rank*.json"))]
     causes = [record for record in records if not record["peer_lost"]]
     killed = {rank: code for rank, code in codes.items() if code < 0 and not run.failure(rank).exists()}
+    if causes and causes[0]["step"] == 0 and causes[0]["error"] == "ValueError":
+        return causes[0]["message"]  # about what was asked, not about the training
     if causes:
         first = causes[0]
         text = f"rank {first['rank']} failed at step {first['step']}: {first['message']}"
@@ -128,7 +131,8 @@ def _describe(run: RunDir, progress: np.ndarray, codes: dict[int, int]) -> str:
     else:
         rank, code = min(codes.items())
         text = f"rank {rank} ended with exit code {code} at step {int(progress[rank])}; see its output above"
-    return text + ". The same command goes on from the last checkpoint."
+    text = text.rstrip(".") + "."
+    return f"{text} The same command goes on from the last checkpoint." if list_checkpoints(run.checkpoints) else text
 
 
 def _watch(progress: np.ndarray, num_steps: int, on_progress: Callable[[int], None], stop: threading.Event) -> None:

@@ -190,38 +190,3 @@ def _measure(
     measures["places moved in the epoch"] = displacement(views, plan.epoch_views, plan.seed)
     measures["distinct batches"] = {"count": float(distinct_batches(views)), "of": float(len(views))}
     return measures
-
-
-def explain(plan: Plan, scene: Scene, *, prediction: Prediction | None = None, num_steps: int = 5) -> str:
-    """A page about a plan: size, windows, measures next to random order, the first steps and the worst ones."""
-    prediction = prediction or predict(scene)
-    lengths = plan.windows[:, 1] - plan.windows[:, 0] + 1
-    epochs = plan.views.size / len(plan.epoch_views)
-    lines = [
-        f"plan of {plan.scene}: {plan.num_steps} steps of {plan.batch} views on {plan.ranks} ranks, "
-        f"{epochs:.2f} epochs of {len(plan.epoch_views)} views, {plan.ordering} order, seed {plan.seed}",
-        f"{len(plan.phases)} phases, {len(plan.windows)} windows; {lengths[lengths > 1].sum() / plan.num_steps:.0%} of "
-        f"the steps share their window with others, the longest has {lengths.max()} steps",
-        f"a view's scope holds {prediction.scopes.num_points[plan.epoch_views].mean():.0f} of "
-        f"{prediction.scopes.total_points} points on average",
-        "",
-        f"{'predicted':40s} {'statistic':12s} {'plan':>10s} {'random':>10s}",
-    ]
-    for name, sides in measure_plan(plan, prediction).items():
-        for statistic in sides["plan"]:
-            values = [sides[side][statistic] for side in ("plan", "random")]
-            lines.append(f"{name:40s} {statistic:12s} " + " ".join(f"{value:10.4g}" for value in values))
-    lines += ["", f"the first {min(num_steps, plan.num_steps)} steps (rank: views)"]
-    lines += [_step_line(plan, scene, step) for step in range(1, min(num_steps, plan.num_steps) + 1)]
-    worst = np.argsort(-plan.conflicts[:, 0], kind="stable")[:num_steps] + 1
-    lines += ["", "the steps with most predicted conflict with the step before"]
-    lines += [_step_line(plan, scene, int(step)) for step in worst]
-    return "\n".join(lines)
-
-
-def _step_line(plan: Plan, scene: Scene, step: int) -> str:
-    units = [
-        f"{rank}: " + ", ".join(scene.names[v] for v in plan.views[step - 1][plan.rank_of[step - 1] == rank])
-        for rank in np.unique(plan.rank_of[step - 1])
-    ]
-    return f"  step {step:5d}  conflict {plan.conflicts[step - 1, 0]:.3f}  " + "; ".join(units)

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from odin.data.scene import Scene
 from odin.schedule.build import Prediction, predict
@@ -95,7 +96,8 @@ def _draw_conflicts(axes: Axes, plan: Plan) -> None:
             marker="." if k == 0 else None,
             label=f"with {k + 1} step{'s' * (k > 0)} before",
         )
-    axes.set_ylim(-0.02, 1.02)
+    axes.set_ylim(-0.02, 1.2)  # room for the legend
+    axes.set_yticks(np.linspace(0.0, 1.0, 6))
     axes.set_xlim(0.5, last + 0.5)
     axes.set_ylabel("share of a scope held\nby other ranks")
     axes.set_title("predicted conflict; blue: overlap windows, gray: none, dashed: structural change", fontsize=10)
@@ -115,6 +117,7 @@ def _draw_ranks(axes: Axes, plan: Plan) -> None:
     axes.set_ylim(-0.6, plan.batch - 0.2)
     axes.set_xlabel("step")
     axes.set_ylabel("slot of the batch")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_title("views (numbers) and their ranks (colours)", fontsize=10)
 
 

@@ -60,13 +60,13 @@ def load_plan(path: str | Path, scene: Scene | None = None, *, scene_sha256: str
         if type(header.get(name)) is not kind:
             raise PlanError(
                 f"{path}: header field {name!r}: got {header.get(name)!r}, allowed: {kind.__name__}; "
-                "the header was edited or cut off, make the plan again with `odin plan`"
+                "the header was edited or cut off, make the plan again with `odin schedule`"
             )
     structural = header.get("structural_steps")
     if not isinstance(structural, list) or not all(type(step) is int for step in structural):
         raise PlanError(
             f"{path}: header field 'structural_steps': got {structural!r}, allowed: a list of step numbers; "
-            "make the plan again with `odin plan`"
+            "make the plan again with `odin schedule`"
         )
     plan = Plan(
         **{name: header[name] for name in _TEXTS},
@@ -79,7 +79,7 @@ def load_plan(path: str | Path, scene: Scene | None = None, *, scene_sha256: str
         if header.get(name) != value:
             raise PlanError(
                 f"{path}: header field {name!r}: got {header.get(name)!r}, but the arrays say {value!r}; the header "
-                "was edited, make the plan again with `odin plan`"
+                "was edited, make the plan again with `odin schedule`"
             )
     return plan
 
@@ -151,7 +151,7 @@ def _split(content: bytes, path: Path) -> tuple[dict[str, object], dict[str, np.
     if not separator:
         raise PlanError(
             f"{path}: the line {_SEPARATOR.strip().decode()!r} and the arrays after it are missing: the file was cut "
-            "off or rewritten by an editor; make the plan again with `odin plan`"
+            "off or rewritten by an editor; make the plan again with `odin schedule`"
         )
     try:
         with np.load(io.BytesIO(tail), allow_pickle=False) as archive:
@@ -159,11 +159,11 @@ def _split(content: bytes, path: Path) -> tuple[dict[str, object], dict[str, np.
     except (zipfile.BadZipFile, ValueError, EOFError, OSError, KeyError) as error:
         raise PlanError(
             f"{path}: the arrays after the header cannot be read ({error}): the file is damaged, allowed is an npz "
-            "archive as written; make the plan again with `odin plan`"
+            "archive as written; make the plan again with `odin schedule`"
         ) from error
     if set(found) != set(_ARRAYS):
         raise PlanError(
-            f"{path}: arrays: got {sorted(found)}, allowed: {sorted(_ARRAYS)}; make the plan again with `odin plan`"
+            f"{path}: arrays: got {sorted(found)}, allowed: {sorted(_ARRAYS)}; make the plan again with `odin schedule`"
         )
     return header, found
 
@@ -173,7 +173,7 @@ def _parse_header(head: bytes, path: Path) -> dict[str, object]:
     if not first.startswith(_MAGIC.encode()):
         raise PlanError(
             f"{path}: not a plan file: the first line is {first[:40]!r}, allowed: '{_MAGIC}{PLAN_VERSION}'; "
-            "give a file written by `odin plan`"
+            "give a file written by `odin schedule`"
         )
     version = first[len(_MAGIC) :].decode(errors="replace").strip()
     if version != str(PLAN_VERSION):
@@ -186,7 +186,7 @@ def _parse_header(head: bytes, path: Path) -> dict[str, object]:
     except ValueError as error:
         raise PlanError(
             f"{path}: the header is not valid JSON ({error}): it was edited or cut off; make the plan again with "
-            "`odin plan`"
+            "`odin schedule`"
         ) from error
     if not isinstance(header, dict):
         raise PlanError(f"{path}: the header is a {type(header).__name__}, allowed: a JSON object; make the plan again")

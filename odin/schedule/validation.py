@@ -12,7 +12,7 @@ from odin.data.scene import Scene
 from odin.schedule.ordering import ORDERINGS
 from odin.schedule.plan import Plan
 
-_REMEDY = "make the plan again with `odin plan`"
+_REMEDY = "make the plan again with `odin schedule`"
 _DTYPES = {
     "views": np.int32,
     "rank_of": np.int16,

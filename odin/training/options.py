@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from odin.runtime.modes import RULES
 
 MODES = ("ddp", *RULES)
 TRANSPORTS = ("auto", "shared-memory", "gloo")
+#: options that decide a run's model, beside the contents of scene, plan and preset
+IDENTITY_OPTIONS = ("pipeline", "mode", "ranks", "batch", "views", "seed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +55,7 @@ class TrainOptions:
         """Raises ValueError for the first option out of range: which, got, allowed."""
         positive = {"ranks": self.ranks, "batch": self.batch, "views": self.views, "timeout_s": self.timeout_s}
         for name, value in positive.items():
-            if not value > 0:
+            if not 0 < value < math.inf:
                 raise ValueError(f"{name} is {value}; it must be positive.")
         for name, value, allowed in (
             ("mode", self.mode, MODES),
@@ -63,8 +66,9 @@ class TrainOptions:
                 raise ValueError(f"{name} is {value!r}; allowed: {', '.join(allowed)}.")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed is {self.seed}; allowed: 0 to 2^63 - 1.")
-        if self.checkpoint_every < 0 or self.delay_s < 0:
-            raise ValueError("checkpoint_every and delay_s must not be negative (0 switches them off).")
+        for name, value in {"checkpoint_every": self.checkpoint_every, "delay_s": self.delay_s}.items():
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}; it must be 0 (off) or more.")
         if self.cap is not None and self.cap < 1:
             raise ValueError(f"cap is {self.cap}; it must be at least 1.")
         self.resolve_preset()
@@ -76,7 +80,7 @@ def identity(options: TrainOptions, *, scene_sha256: str, plan_sha256: str) -> s
         "scene": scene_sha256,
         "plan": plan_sha256,
         "preset": asdict(options.resolve_preset()),
-        **{name: getattr(options, name) for name in ("pipeline", "mode", "ranks", "batch", "views", "seed")},
+        **{name: getattr(options, name) for name in IDENTITY_OPTIONS},
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odin.schedule.build import explain, make_plan, predict, with_ranks
+from odin.schedule.build import make_plan, predict, with_ranks
+from odin.schedule.explain import explain
 from odin.schedule.measures import displacement, held_shares, imbalance
 from odin.schedule.validation import validate_plan
 
