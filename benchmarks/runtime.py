@@ -59,9 +59,7 @@ def bookkeeping(summary: dict) -> float:
 def lines() -> Iterator[dict]:
     scene = prepared("rooms")
     with tempfile.TemporaryDirectory(prefix="odin-bench-") as temporary:
-        plan, _ = api.schedule(
-            scene, pipeline="3dgs", preset="small", batch=BATCH, ranks=RANKS, views=VIEWS, seed=0
-        )
+        plan, _ = api.schedule(scene, pipeline="3dgs", preset="small", batch=BATCH, ranks=RANKS, views=VIEWS, seed=0)
         save_plan(plan, Path(temporary) / "plan.odin")
         rounds = paired_runs(scene, Path(temporary) / "plan.odin", Path(temporary))
     common = {"scene": "rooms", "ranks": RANKS, "batch": BATCH, "views": VIEWS, "pairs": PAIRS}
@@ -72,7 +70,13 @@ def lines() -> Iterator[dict]:
     yield line("hidden_wait_of_sync", statistics.median(hidden), "share", 1 / 3, all=hidden, **common)
     # if nobody ever waited: the time of a run without its rank's wait
     bound = [r["sync"]["train_s"] / (r["sync"]["train_s"] - min(r["sync"]["wait_s"])) for r in rounds]
-    yield {"bench": "zero_wait_bound_over_sync", "value": statistics.median(bound), "unit": "x", "goal": None, "ok": None}
+    yield {
+        "bench": "zero_wait_bound_over_sync",
+        "value": statistics.median(bound),
+        "unit": "x",
+        "goal": None,
+        "ok": None,
+    }
     for mode in ("sync", "quality"):
         shares = [bookkeeping(r[mode]) for r in rounds]
         yield line(f"bookkeeping_{mode}", statistics.median(shares), "share", 0.05, most=True, all=shares, **common)

@@ -86,6 +86,14 @@ class Scene:
 
     @property
     def extent(self) -> float:
-        """Scene scale of 3DGS: 1.1 times the largest distance of a *training* camera from their mean centre."""
+        """Scene scale of 3DGS: 1.1 times the largest distance of a *training* camera from their mean centre.
+
+        Where all training cameras stand in one place, the median distance of the points to it, or 1 without points.
+        """
         centres = np.stack([self.camera(int(v)).position for v in self.train_views])
-        return float(1.1 * np.linalg.norm(centres - centres.mean(0), axis=1).max())
+        middle = centres.mean(0)
+        extent = float(1.1 * np.linalg.norm(centres - middle, axis=1).max())
+        if extent > 1e-6:
+            return extent
+        spread = float(np.median(np.linalg.norm(self.points - middle, axis=1))) if len(self.points) else 0.0
+        return spread if spread > 1e-6 else 1.0

@@ -22,9 +22,9 @@ from odin.data.scene import Camera
 from odin.distributed.group import Group, PeerLost
 from odin.primitives.primitive_set import COLUMNS, PrimitiveSet
 from odin.rendering.interface import Gaussians, Renderer, RenderSettings
-from odin.training.targets import TargetStore
 from odin.training.job import Job
 from odin.training.spans import SpanLog
+from odin.training.targets import TargetStore
 
 
 class _RenderLoss(torch.autograd.Function):
@@ -104,13 +104,13 @@ class DdpRank:
     transport_name = "gloo"
 
     def __init__(
-        self, job: Job, group: Group, primitives: PrimitiveSet, renderer: Renderer, targets: TargetStore, spans: SpanLog,
-        on_step: Callable[[int], None],
+        self, job: Job, group: Group, primitives: PrimitiveSet, renderer: Renderer, targets: TargetStore,
+        spans: SpanLog, on_step: Callable[[int], None],
     ) -> None:  # fmt: skip
         self.job = job
         self.group = group
         self.primitives = primitives
-        self.final_loss = float("nan")
+        self.last_losses: list[float] = []  # of this rank's units of the step it did last
         self._renderer = renderer
         self._targets = targets
         self._spans = spans
@@ -158,6 +158,7 @@ class DdpRank:
         for lane_group in optimizer.param_groups:
             lane_group["lr"] = float(self._rates[step, COLUMNS[lane_group["name"]].start])
         optimizer.zero_grad(set_to_none=False)
+        self.last_losses.clear()
         mine = np.flatnonzero(job.plan.rank_of[step - 1] == self.group.rank)
         settings = job.pipeline.render_settings(job.preset, job.options.budget, step)
         for place, index in enumerate(mine):
@@ -176,7 +177,7 @@ class DdpRank:
             t1 = clock()
             loss.backward()
             t2 = clock()
-            self.final_loss = context.loss
+            self.last_losses.append(context.loss)
             self._spans.add("render", step, int(index), t0, t1)
             self._spans.add("backward", step, int(index), t1, context.backward_end)
             self._spans.add(

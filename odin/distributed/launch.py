@@ -37,7 +37,7 @@ def launch(run: RunDir, options: TrainOptions, *, num_steps: int, on_progress: C
     stop = threading.Event()
     watcher = threading.Thread(target=_watch, args=(progress, num_steps, on_progress, stop), daemon=True)
     watcher.start()
-    environment = {name: "1" for name in _THREADS} | {"PYTHONUNBUFFERED": "1"}
+    environment = dict.fromkeys(_THREADS, "1") | {"PYTHONUNBUFFERED": "1"}
     if options.ranks > 1:
         # the ranks started here are on this host; gloo must not pick an interface of its own
         environment["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
@@ -58,9 +58,7 @@ def _command(run: RunDir) -> list[str]:
 
 def _run_alone(run: RunDir, environment: dict[str, str], progress: np.ndarray) -> None:
     # In a session of its own, as the agent's ranks are: Ctrl-C reaches the launcher only, which ends the rank.
-    process = subprocess.Popen(
-        [sys.executable, *_command(run)], env=os.environ | environment, start_new_session=True
-    )
+    process = subprocess.Popen([sys.executable, *_command(run)], env=os.environ | environment, start_new_session=True)
     try:
         code = process.wait()
     except BaseException:

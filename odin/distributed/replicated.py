@@ -1,8 +1,8 @@
 """The replicated layout on real processes: every rank holds all rows and applies all row updates itself.
 
-One thread a rank. Between kernels it polls the slots' flags and feeds the board; the board says which unit may start. Each
-rank sums gradients in canonical order, so the replicas are identical at every version, and their hashes are
-compared at every barrier.
+One thread a rank. Between kernels it polls the slots' flags and feeds the board; the board says which unit may
+start. Each rank sums gradients in canonical order, so the replicas are identical at every version, and their hashes
+are compared at every barrier.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from odin.runtime.bitset import first_outside, intersects, list_members, num_wor
 from odin.runtime.board import Board, Start, Unit, UnitState
 from odin.runtime.modes import RULES
 from odin.runtime.scope import ScopeIndex, view_planes
-from odin.training.targets import TargetStore
 from odin.training.job import Job
 from odin.training.spans import SpanLog
+from odin.training.targets import TargetStore
 from odin.training.unit import UnitRunner
 
 RING = 6  # steps that may be open at once
@@ -38,14 +38,14 @@ class ReplicatedRank:
     """One rank of a run in mode `sync` or `quality`."""
 
     def __init__(
-        self, job: Job, group: Group, primitives: PrimitiveSet, runner: UnitRunner, targets: TargetStore, spans: SpanLog,
-        on_step: Callable[[int], None],
+        self, job: Job, group: Group, primitives: PrimitiveSet, runner: UnitRunner, targets: TargetStore,
+        spans: SpanLog, on_step: Callable[[int], None],
     ) -> None:  # fmt: skip
         self.job = job
         self.group = group
         self.primitives = primitives
         self.transport_name = ""
-        self.final_loss = float("nan")
+        self.last_losses: list[float] = []  # of this rank's units of the step it did last
         self._runner = runner
         self._targets = targets
         self._spans = spans
@@ -57,7 +57,7 @@ class ReplicatedRank:
         self._planes_of: dict[tuple[int, RenderSettings], np.ndarray] = {}
 
     def warm_up(self) -> None:
-        """Compile the runtime's kernels on a few rows of the real types, so that it happens outside the measured time."""
+        """Compile the runtime's kernels on a few rows of the real types, outside the measured time."""
         few = self.primitives.take(np.arange(min(len(self.primitives), 64)))
         num = len(few)
         table, settings = self.job.table, self._settings(1)
@@ -113,6 +113,7 @@ class ReplicatedRank:
         mine = np.flatnonzero(self.job.plan.rank_of[step - 1] == self.group.rank)
         todo = [Unit(step, int(index)) for index in mine]
         self._refined: set[Unit] = set()
+        self.last_losses.clear()
         while todo:
             unit = self._next(todo)
             todo.remove(unit)
@@ -206,7 +207,7 @@ class ReplicatedRank:
             self._transport.announce(step, index)
         image = runner.compose()
         t3 = clock()
-        self.final_loss = runner.backward(image, self._targets[view], 1.0 / job.plan.batch)
+        self.last_losses.append(runner.backward(image, self._targets[view], 1.0 / job.plan.batch))
         t4 = clock()
         if job.options.delay_s:
             time.sleep(self._delays.exponential(job.options.delay_s))
@@ -254,8 +255,8 @@ class ReplicatedRank:
         if late >= 0:
             raise RuntimeError(
                 f"rank {self.group.rank}: unit {unit} delivers a gradient for row {late} (id "
-                f"{self.primitives.row_ids[late]}), which is at version {self.primitives.version[late]} already: a scope "
-                f"was not conservative. Story:\n  {self._board.story(unit)}"
+                f"{self.primitives.row_ids[late]}), which is at version {self.primitives.version[late]} already: a "
+                f"scope was not conservative. Story:\n  {self._board.story(unit)}"
             )
         self._board.deliver(unit)
 

@@ -230,7 +230,7 @@ class Gloo:
 
 
 def choose_transport(asked: str, group: Group, num_rows: int, batch: int, ring: int) -> tuple[str, str]:
-    """Name of the transport and the reason for it, the same on every rank. Raises ValueError where the asked one can't be."""
+    """Name of the transport and the reason for it, the same on every rank. ValueError where the asked one can't be."""
     size = slots_bytes(num_rows, batch, ring, group.world)
     obstacles = []
     if group.world > 1:

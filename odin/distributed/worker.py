@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from odin.data.scene_io import load_image
 from odin.data.jsonio import write_json
+from odin.data.scene_io import load_image
 from odin.distributed.ddp import DdpRank
 from odin.distributed.group import Group, join_group
 from odin.distributed.replicated import ReplicatedRank
@@ -27,10 +27,10 @@ from odin.primitives.primitive_set import PrimitiveSet
 from odin.primitives.row_update import advance_idle
 from odin.rendering.interface import Renderer
 from odin.rendering.select import select_renderer
-from odin.training.targets import TargetStore
 from odin.training.job import Job, load_job
 from odin.training.run_dir import RunDir
 from odin.training.spans import SpanLog
+from odin.training.targets import TargetStore
 from odin.training.unit import UnitRunner
 
 
@@ -43,7 +43,8 @@ class Trainer:
         self.progress = run.map_progress(group.world)
         self.step = 0
         self.resumed_from: int | None = None
-        self.train_s = 0.0
+        self.train_s = self.earlier_wall_s = 0.0
+        self.started = time.perf_counter()
         factory, reason = select_renderer(job.options.device)
         if group.rank == 0:
             print(f"renderer: {reason}", flush=True)
@@ -71,6 +72,11 @@ class Trainer:
         self.primitives.check_finite(self.step)
 
     @property
+    def wall_s(self) -> float:
+        """Since this rank began to load the run, and up to the checkpoint it resumed from; never paused."""
+        return self.earlier_wall_s + time.perf_counter() - self.started
+
+    @property
     def wait_s(self) -> float:
         return self.spans.totals_s.get("wait", 0.0)
 
@@ -88,7 +94,7 @@ class Trainer:
         if found.identity != self.job.identity:
             raise ValueError(f"{self.run.checkpoints}: the checkpoint belongs to another run. Train into a new folder.")
         self.step = self.resumed_from = found.step
-        self.train_s = float(found.meters["train_s"])
+        self.train_s, self.earlier_wall_s = float(found.meters["train_s"]), float(found.meters["wall_s"])
         if self.group.rank == 0:
             print(f"resuming after step {found.step} with {len(found.primitives)} primitives", flush=True)
         return found.primitives
@@ -150,14 +156,13 @@ class Trainer:
                     primitives=self.primitives,
                     step=step,
                     identity=self.job.identity,
-                    meters={"train_s": self.train_s},
+                    meters={"train_s": self.train_s, "wall_s": self.wall_s},
                 ),
             )
 
 
 def run_rank(run: RunDir) -> None:
     """Train the run that `run` describes, as the rank the environment says. Raises what went wrong."""
-    started = time.perf_counter()
     options = run.load_options()
     torch.set_num_threads(1)
     group = join_group(options.timeout_s)
@@ -170,7 +175,7 @@ def run_rank(run: RunDir) -> None:
         job = load_job(options)
         trainer = Trainer(job, run, group)
         trainer.train()
-        _publish(trainer, run, started)
+        _publish(trainer, run)
     except BaseException as error:
         _record_failure(run, group.rank, trainer, error)
         raise
@@ -185,11 +190,11 @@ def _pin(group: Group) -> None:
         os.sched_setaffinity(0, {cores[group.local_rank]})
 
 
-def _publish(trainer: Trainer, run: RunDir, started: float) -> None:
+def _publish(trainer: Trainer, run: RunDir) -> None:
     """Rank 0 writes the result; the others take part in the collectives."""
     group = trainer.group
-    wall_s = time.perf_counter() - started
     per_rank = group.gather({"wait_s": trainer.wait_s, "train_s": trainer.train_s, "totals_s": trainer.spans.totals_s})
+    losses = [loss for rank_losses in group.gather(trainer.driver.last_losses) for loss in rank_losses]
     hashes = group.gather(trainer.primitives.sha256())
     if trainer.job.options.mode != "ddp" and len(set(hashes)) != 1:
         raise RuntimeError(f"the replicas differ at the end: {[value[:12] for value in hashes]}")
@@ -197,10 +202,10 @@ def _publish(trainer: Trainer, run: RunDir, started: float) -> None:
         run.publish(
             trainer.job,
             trainer.primitives,
-            wall_s=wall_s,
+            wall_s=trainer.wall_s,
             per_rank=per_rank,
             transport=trainer.driver.transport_name,
-            final_loss=trainer.driver.final_loss,
+            final_loss=float(np.mean(losses)),
             resumed_from=trainer.resumed_from,
             renderer=trainer.renderer.name,
         )

@@ -26,6 +26,7 @@ class Job:
     preset: Preset
     table: StepTable
     identity: str
+    scene_sha256: str
     plan_sha256: str
 
     @property
@@ -37,7 +38,10 @@ class Job:
         return frozenset(self.plan.structural_steps)
 
     def segments(self, after: int) -> list[tuple[int, int]]:
-        """Stretches (first, last) of steps above `after` that end at a barrier: a structural step, a checkpoint, the end."""
+        """Stretches (first, last) of steps above `after` that end at a barrier.
+
+        Barriers are structural steps, checkpoints and the last step.
+        """
         every = self.options.checkpoint_every
         ends = {self.plan.num_steps, *self.restructuring}
         if every:
@@ -51,20 +55,31 @@ def load_job(options: TrainOptions) -> Job:
     options.validate()
     scene_dir = Path(options.scene_dir)
     scene = load_scene(scene_dir)
-    plan = load_plan(Path(options.plan), scene)
+    scene_sha256 = file_sha256(scene_dir / "scene.npz")
+    plan = load_plan(Path(options.plan), scene, scene_sha256=scene_sha256)
     pipeline = get_pipeline(options.pipeline)
     preset = options.resolve_preset()
     budget = options.budget
-    for name, got, asked in (
-        ("batch", plan.batch, options.batch),
-        ("ranks", plan.ranks, options.ranks),
-        ("steps", plan.num_steps, budget.num_steps),
-        ("structural steps", plan.structural_steps, pipeline.structural_steps(preset, budget)),
+    if preset.cap is not None and len(scene.points) > preset.cap:
+        raise ValueError(
+            f"{scene.name}: {len(scene.points)} points are more than the cap of {preset.cap} primitives. Raise the cap "
+            "(--cap) or give fewer points."
+        )
+    structural = pipeline.structural_steps(preset, budget)
+    for agrees, what in (
+        (plan.batch == options.batch, f"has batch {plan.batch}, this run needs {options.batch}"),
+        (plan.ranks == options.ranks, f"has ranks {plan.ranks}, this run needs {options.ranks}"),
+        (plan.num_steps == budget.num_steps, f"has steps {plan.num_steps}, this run needs {budget.num_steps}"),
+        (
+            plan.structural_steps == structural,
+            f"changes structure at {len(plan.structural_steps)} other steps than the {len(structural)} of pipeline "
+            f"{options.pipeline!r} with preset {options.preset!r}",
+        ),
     ):
-        if got != asked:
+        if not agrees:
             raise ValueError(
-                f"{options.plan}: the plan has {name} {got}, this run needs {asked}. Run `odin schedule` with the options "
-                "of this run, or leave --plan out."
+                f"{options.plan}: the plan {what}. Run `odin schedule` with the options of this run, or leave --plan "
+                "out."
             )
     plan_sha256 = file_sha256(Path(options.plan))
     return Job(
@@ -74,6 +89,7 @@ def load_job(options: TrainOptions) -> Job:
         pipeline=pipeline,
         preset=preset,
         table=step_table(pipeline.adam(scene, preset, budget), budget.num_steps),
-        identity=identity(options, scene_sha256=file_sha256(scene_dir / "scene.npz"), plan_sha256=plan_sha256),
+        identity=identity(options, scene_sha256=scene_sha256, plan_sha256=plan_sha256),
+        scene_sha256=scene_sha256,
         plan_sha256=plan_sha256,
     )

@@ -9,6 +9,7 @@ summary.json    times and counts; written last, so its presence means that the r
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from odin.data.jsonio import read_json, write_json
 from odin.primitives.ply import save_ply
 from odin.primitives.primitive_set import PrimitiveSet
 from odin.training.job import Job
-from odin.training.options import TrainOptions, file_sha256
+from odin.training.options import IDENTITY_OPTIONS, TrainOptions
 
 RUN_VERSION = 1
 
@@ -50,7 +51,7 @@ class RunDir:
             "identity": job.identity,
             "scene": job.scene.name,
             "data": data,
-            "scene_sha256": file_sha256(Path(options.scene_dir) / "scene.npz"),
+            "scene_sha256": job.scene_sha256,
             "plan_sha256": job.plan_sha256,
             "steps": job.plan.num_steps,
             "balance": job.plan.balance,
@@ -63,13 +64,8 @@ class RunDir:
         if self.record.exists():
             before = read_json(self.record)
             if before.get("identity") != job.identity:
-                differing = sorted(
-                    f"{key} ({before.get(key)} there, {value} here)"
-                    for key, value in record.items()
-                    if key not in ("identity", "preset_values") and before.get(key) != value
-                )
                 raise ValueError(
-                    f"{self.path} holds another run: {', '.join(differing[:6]) or 'other code or scene'}. "
+                    f"{self.path} holds another run: {_differences(before, record)}. "
                     "Train into a new folder, or delete this one yourself."
                 )
             if self.complete:
@@ -81,7 +77,14 @@ class RunDir:
         return True
 
     def load_options(self) -> TrainOptions:
+        """Raises ValueError where the record is of another version of odin."""
         record = read_json(self.record)
+        missing = [field.name for field in fields(TrainOptions) if field.name not in record]
+        if missing:
+            raise ValueError(
+                f"{self.record}: {', '.join(missing)} missing; another version of odin wrote it. Train into a new "
+                "folder."
+            )
         return TrainOptions(**{field.name: record[field.name] for field in fields(TrainOptions)})
 
     def map_progress(self, world: int) -> np.ndarray:
@@ -116,9 +119,20 @@ class RunDir:
                 "steps": job.plan.num_steps,
                 "views": views,
                 "ranks": job.options.ranks,
-                "final_loss": final_loss,
+                # a rank that ran no unit since the resumption knows no loss
+                "final_loss": final_loss if math.isfinite(final_loss) else None,
                 "transport": transport,
                 "renderer": renderer,
                 "resumed_from": resumed_from,
             },
         )
+
+
+def _differences(there: dict, here: dict) -> str:
+    """What of two records decides the model and differs, at most six entries. Operational options do not count."""
+    names = (*IDENTITY_OPTIONS, "scene", "scene_sha256", "plan_sha256")
+    pairs = [(name, there.get(name), here[name]) for name in names]
+    constants = there.get("preset_values", {})
+    pairs += [(f"preset's {name}", constants.get(name), value) for name, value in here["preset_values"].items()]
+    differing = [f"{name} ({before} there, {now} here)" for name, before, now in pairs if before != now]
+    return ", ".join(differing[:6]) or "another version of odin wrote it"

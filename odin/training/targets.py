@@ -27,11 +27,11 @@ class TargetStore:
         self._bytes = 0
 
     def preload(self, views: Iterable[int]) -> None:
-        """Decode before the clock starts what fits."""
+        """Decode before the clock starts what fits: up to the first view that does not."""
         for view in views:
-            if self._bytes >= self._max_bytes:
-                return
             self[view]
+            if view not in self._kept:
+                return
 
     def __getitem__(self, view: int) -> PreparedTarget:
         target = self._kept.get(view)

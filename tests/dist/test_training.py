@@ -29,9 +29,7 @@ pytestmark = pytest.mark.timeout(240)
 def plans(tiny_prepared, tmp_path_factory):
     """The same batches for 1 to 3 ranks, and for more ranks than views of a step."""
     folder = tmp_path_factory.mktemp("plans")
-    plan, scene = api.schedule(
-        tiny_prepared, pipeline="3dgs", preset="small", batch=4, ranks=3, views=VIEWS, seed=0
-    )
+    plan, scene = api.schedule(tiny_prepared, pipeline="3dgs", preset="small", batch=4, ranks=3, views=VIEWS, seed=0)
     assert plan.structural_steps, "the test is about nothing without a structural change"
     for ranks in (1, 2, 3, 5):
         save_plan(with_ranks(plan, ranks, scene), folder / f"{ranks}.odin")
@@ -115,7 +113,11 @@ def command(opts, tiny_prepared):
 
 def start(opts, tiny_prepared):
     return subprocess.Popen(
-        command(opts, tiny_prepared), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command(opts, tiny_prepared),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
 
 
@@ -151,9 +153,7 @@ def stop(process):
 
 @pytest.mark.parametrize("mode", ["quality", "ddp"])
 def test_a_killed_run_goes_on_with_the_same_command(tiny_prepared, plans, reference, tmp_path, mode):
-    opts = options(
-        tiny_prepared, plans, tmp_path / "run", ranks=2, mode=mode, checkpoint_every=20, delay_s=0.004
-    )
+    opts = options(tiny_prepared, plans, tmp_path / "run", ranks=2, mode=mode, checkpoint_every=20, delay_s=0.004)
     process = start(opts, tiny_prepared)
     try:
         wait_for_step(tmp_path / "run", 115)
@@ -161,7 +161,9 @@ def test_a_killed_run_goes_on_with_the_same_command(tiny_prepared, plans, refere
         stop(process)
     assert list_checkpoints(tmp_path / "run" / "checkpoints")
     assert not (tmp_path / "run" / "summary.json").exists()
-    again = subprocess.run(command(replace(opts, delay_s=0.0), tiny_prepared), capture_output=True, text=True, timeout=150)
+    again = subprocess.run(
+        command(replace(opts, delay_s=0.0), tiny_prepared), capture_output=True, text=True, timeout=150
+    )
     assert again.returncode == 0, again.stdout + again.stderr
     assert "resuming after step" in again.stdout
     summary = read_json(tmp_path / "run" / "summary.json")

@@ -123,9 +123,9 @@ def test_a_start_from_few_points_is_finite(num):
 
 @pytest.mark.parametrize("num", [1, 2, 6])
 def test_points_and_cameras_that_coincide_are_finite(num):
-    """Duplicates have distance 0 and one camera alone has extent 0: the logarithm of neither may reach a row."""
+    """Duplicates have distance 0 and one camera alone spans nothing: the logarithm of neither may reach a row."""
     scene = made_scene(np.ones((num, 3)), num_views=1)
-    assert scene.extent == 0
+    assert scene.extent > 0
     PIPELINE.initialize(scene, PAPER, 0).check_finite(0)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odin.schedule.plan_io import save_plan
 from odin.training.job import Job, load_job
 from odin.training.options import TrainOptions
 
@@ -16,7 +17,7 @@ def job_of(num_steps, structural_steps, checkpoint_every):
     return Job(
         options=TrainOptions(scene_dir="", plan="", checkpoint_every=checkpoint_every),
         plan=SimpleNamespace(num_steps=num_steps, structural_steps=structural_steps),
-        scene=None, pipeline=None, preset=None, table=None, identity="", plan_sha256="",
+        scene=None, pipeline=None, preset=None, table=None, identity="", scene_sha256="", plan_sha256="",
     )  # fmt: skip
 
 
@@ -61,7 +62,10 @@ def test_a_job_holds_what_its_options_ask_for(tiny_options):
         ({"batch": 2}, "the plan has batch 4, this run needs 2"),
         ({"ranks": 3}, "the plan has ranks 2, this run needs 3"),
         ({"views": 844}, "the plan has steps 210, this run needs 211"),
-        ({"preset": "paper"}, "the plan has structural steps .* this run needs "),
+        (
+            {"preset": "paper"},
+            r"the plan changes structure at \d other steps than the 0 of pipeline '3dgs' with preset 'paper'",
+        ),
         ({"batch": 0}, "batch is 0"),
     ],
 )
@@ -73,6 +77,14 @@ def test_a_plan_of_another_run_is_refused(tiny_options, changes, message):
 def test_views_that_need_the_same_steps_may_use_the_same_plan(tiny_options):
     """839 views in batches of 4 are 210 steps too: the last batch is full."""
     assert load_job(replace(tiny_options, views=839)).plan.num_steps == 210
+
+
+def test_a_plan_for_other_bytes_of_the_scene_is_refused(tiny_options, tmp_path):
+    """Same name, same views, but prepared anew: scopes and costs were predicted for other points."""
+    plan = load_job(tiny_options).plan
+    save_plan(replace(plan, scene_sha256="0" * 64), tmp_path / "plan.odin")
+    with pytest.raises(ValueError, match=f"made for scene .* with sha256 {'0' * 64}"):
+        load_job(replace(tiny_options, plan=str(tmp_path / "plan.odin")))
 
 
 def test_a_missing_plan_is_an_error(tiny_options):

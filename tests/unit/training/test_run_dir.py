@@ -81,6 +81,37 @@ def test_another_run_is_refused_with_what_differs_and_nothing_is_overwritten(run
     assert contents(run) == before
 
 
+def test_operational_differences_do_not_hide_what_makes_it_another_run(run, job, tiny_options):
+    run.begin(job, data="tiny")
+    other = replace(
+        tiny_options,
+        announce=False,
+        checkpoint_every=3,
+        delay_s=0.1,
+        device="cpu",
+        out="x",
+        pin=False,
+        seed=5,
+        cap=9000,
+    )
+    with pytest.raises(ValueError) as caught:
+        run.begin(load_job(other), data="elsewhere")
+    assert "another run: seed (0 there, 5 here), preset's cap (20000 there, 9000 here). Train" in str(caught.value)
+
+
+def test_a_record_of_another_version_is_an_error_that_says_so(run, job):
+    run.begin(job, data="tiny")
+    write_json(run.record, {key: value for key, value in read_json(run.record).items() if key != "announce"})
+    with pytest.raises(ValueError, match="run.json: announce missing; another version of odin"):
+        run.load_options()
+
+
+def test_a_rank_without_a_loss_does_not_fail_the_run(run, job):
+    run.begin(job, data="tiny")
+    publish(run, job, final_loss=float("nan"))
+    assert run.complete and read_json(run.summary)["final_loss"] is None
+
+
 def test_a_run_is_complete_only_with_its_summary_and_its_model(run, job):
     run.begin(job, data="tiny")
     publish(run, job)
