@@ -1,5 +1,6 @@
 """Real ranks on the tiny scene: bits, resumption, failures. Each run ends by itself within its timeout."""
 
+import contextlib
 import json
 import os
 import signal
@@ -143,10 +144,8 @@ def rank_processes(process):
 
 def stop(process):
     """End whatever is left of a run: the whole session it was started in."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait(30)
     process.stdout.close()
 
