@@ -1,8 +1,8 @@
 """The board: who still owes what to which rows, and so which unit may start.
 
 A pure state machine of one rank in the replicated layout. Events come in as method calls (`open_step`, `announce`,
-`deliver`, `retire`), answers go out as values (`Start`, `Wait`, a step that may be retired). It holds no rows: the driver
-applies row updates and tells the board when a step is retired.
+`deliver`, `retire`), answers go out as values (`Start`, `Wait`, a step that may be retired). It holds no rows: the
+driver applies row updates and tells the board when a step is retired.
 
 A unit *claims* rows: first its conservative scope, and from its announcement on exactly the rows it sees. A row
 is published for step t once every unit of the steps up to t that claims it has delivered.
@@ -175,9 +175,7 @@ class Board:
         lines = [
             f"{subject if isinstance(subject, Unit) else f'step {subject}'}: {event}"
             for subject, event in self._story
-            if subject == about
-            or subject == step
-            or (isinstance(about, int) and getattr(subject, "step", None) == step)
+            if subject in (about, step) or isinstance(about, int) and getattr(subject, "step", None) == step
         ]
         return "\n  ".join(lines) or "(nothing recorded)"
 

@@ -174,7 +174,7 @@ def test_names_survive_as_paths_and_never_collide(colmap_folder, tmp_path):
         out = tmp_path / f"out{factor}"
         scene = prepare(str(colmap_folder(names, folder=f"data{factor}")), out, factor=factor)
         assert list(scene.names) == names
-        assert len({path for path in (out / "images").rglob("*.png")}) == 3
+        assert len(set((out / "images").rglob("*.png"))) == 3
         assert not np.array_equal(load_image(scene, 0), load_image(scene, 1))
 
 
