@@ -10,7 +10,7 @@ import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,8 +28,8 @@ from odin.rendering.select import select_renderer
 from odin.schedule.build import make_plan, with_ranks
 from odin.schedule.plan import Plan
 from odin.schedule.plan_io import save_plan
-from odin.training.job import Job, load_job
-from odin.training.options import TrainOptions, file_sha256
+from odin.training.job import load_job
+from odin.training.options import IDENTITY_OPTIONS, TrainOptions, file_sha256
 from odin.training.render import ModelRenderer
 from odin.training.run_dir import RunDir
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:  # imported where they are needed: they take a second, which t
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int], None]
-_DECIDING = ("pipeline", "preset", "mode", "ranks", "batch", "views", "seed", "cap")  # options that decide the model
 
 
 def no_progress(*done: object) -> None:
@@ -127,7 +126,8 @@ def train(options: TrainOptions, *, data: str, on_progress: Progress = no_progre
     """
     run = RunDir(Path(options.out))
     job = load_job(options)
-    _refuse_in_vain(job)
+    if options.device == "cuda":
+        select_renderer("cuda")  # refuses here, before the folder becomes that of a run
     if not run.begin(job, data=data):
         logger.info("%s: trained already, nothing to do", run.path)
         return run
@@ -142,18 +142,6 @@ def train(options: TrainOptions, *, data: str, on_progress: Progress = no_progre
     )
     provenance.write(run.path / "provenance.json", record, resumed=True)
     return run
-
-
-def _refuse_in_vain(job: Job) -> None:
-    """Raises ValueError for what would end every rank at its start, before the folder becomes that of a run."""
-    if job.options.device == "cuda":
-        select_renderer("cuda")
-    num, cap = len(job.scene.points), job.preset.cap
-    if cap is not None and num > cap:
-        raise ValueError(
-            f"{job.options.scene_dir}: {num} points are more than the cap of {cap} primitives. Raise the cap, or "
-            "prepare the scene with fewer points."
-        )
 
 
 def _command_words() -> list[str]:
@@ -201,7 +189,10 @@ def refuse_other_content(out: Path, options: TrainOptions, balance: bool = False
     if "run.json" not in names:
         return
     before = read_json(out / "run.json")
-    asked = {name: getattr(options, name) for name in _DECIDING}
+    before |= before.get("preset_values", {})
+    preset = asdict(options.resolve_preset())
+    asked = {name: getattr(options, name) for name in IDENTITY_OPTIONS} | preset | {"preset": preset["name"]}
+    del asked["name"]
     if not options.plan:
         asked["balance"] = balance
     differing = [

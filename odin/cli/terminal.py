@@ -115,7 +115,13 @@ def _bar() -> Any:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     # What goes to a file must not be drawn into the terminal.
-    return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=sys.stdout.isatty())
+    return Progress(
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+        refresh_per_second=4,  # drawing takes time from the ranks
+    )
 
 
 def _drop(line: str) -> None:
