@@ -28,7 +28,7 @@ _MAX_SWEEPS = 8  # of swaps within a batch; two or three suffice
 class OrderWeights:
     """What the greedy order pays for, in shares of a scope. Zero but for `keep_place` gives the random order."""
 
-    depth: int = 4  # K: steps looked back
+    depth: int = 1  # steps looked back; what is outstanding at W = 2 is nearly always of the step before
     decay: float = 0.5  # weight of step t - k is decay ** (k - 1)
     cross_rank: float = 1.0  # scope that units on other ranks held in the last K steps
     same_rank: float = 0.1  # gain: scope that units of the own rank held
