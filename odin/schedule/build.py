@@ -33,8 +33,8 @@ from odin.schedule.scopes import Scopes, conflict_graph, predict_scopes
 from odin.schedule.windows import make_phases, make_windows
 
 DEPTH = 4  # K of the paper
-#: Predicted scopes rest on a few thousand points with guessed sizes. In the gallery's `rooms`, three of four pairs that are
-#: predicted to share less than this turned out to share no primitive at all.
+#: Predicted scopes rest on a few thousand points with guessed sizes. In the gallery's `rooms`, three of four pairs that
+#: are predicted to share less than this turned out to share no primitive at all.
 NEGLIGIBLE_SHARE = 0.02
 
 
@@ -64,8 +64,8 @@ def predict(scene: Scene) -> Prediction:
 def blocking(conflict: sp.csr_matrix) -> sp.csr_matrix:
     """Which units would have to wait for which others, as far as can be predicted: 1 above NEGLIGIBLE_SHARE, else 0.
 
-    In an exact mode one shared row is enough to wait, so the order has to look for views that share nothing; among views
-    that share something, less is hardly better.
+    In an exact mode one shared row is enough to wait, so the order has to look for views that share nothing; among
+    views that share something, less is hardly better.
     """
     blocked = conflict.copy()
     blocked.data = (blocked.data > NEGLIGIBLE_SHARE).astype(np.float32)
