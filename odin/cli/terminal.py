@@ -75,7 +75,7 @@ class Progress:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._stack.__exit__(*exception)
+        self._stack.close()
 
     def __call__(self, done: int, total: int | None = None) -> None:
         self._total = total or self._total

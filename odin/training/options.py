@@ -54,9 +54,9 @@ class TrainOptions:
     def validate(self) -> None:
         """Raises ValueError for the first option out of range: which, got, allowed."""
         positive = {"ranks": self.ranks, "batch": self.batch, "views": self.views, "timeout_s": self.timeout_s}
-        for name, value in positive.items():
-            if not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value}; it must be positive.")
+        for name, number in positive.items():
+            if not 0 < number < math.inf:
+                raise ValueError(f"{name} is {number}; it must be positive.")
         for name, value, allowed in (
             ("mode", self.mode, MODES),
             ("transport", self.transport, TRANSPORTS),
@@ -66,9 +66,9 @@ class TrainOptions:
                 raise ValueError(f"{name} is {value!r}; allowed: {', '.join(allowed)}.")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed is {self.seed}; allowed: 0 to 2^63 - 1.")
-        for name, value in {"checkpoint_every": self.checkpoint_every, "delay_s": self.delay_s}.items():
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} is {value}; it must be 0 (off) or more.")
+        for name, number in {"checkpoint_every": self.checkpoint_every, "delay_s": self.delay_s}.items():
+            if not 0 <= number < math.inf:
+                raise ValueError(f"{name} is {number}; it must be 0 (off) or more.")
         if self.cap is not None and self.cap < 1:
             raise ValueError(f"cap is {self.cap}; it must be at least 1.")
         self.resolve_preset()
