@@ -100,11 +100,13 @@ class ReplicatedRank:
                 print(f"transport: {self.transport_name} ({reason})", flush=True)
         with self._spans.span("wait", first):
             self._transport = open_transport(self.transport_name, self.group, num, batch, RING, first)
+        start = time.perf_counter()
         self._board = Board(num_rows=num, batch=batch, ring=RING, rule=self._rule, first_step=first)
         self._scopes = ScopeIndex(p, job.table)
         self._gradient_at = np.full((RING, batch, num), ABSENT, np.int32)  # [R, B, N]
         self._scope_ids = np.empty(num, np.int32)
         self._narrowed = np.zeros(self._board.claims.shape[2], np.uint64)
+        self._spans.add("structure", first, None, start, time.perf_counter())
 
     def _run_step(self, step: int) -> None:
         self._step = step
@@ -286,7 +288,8 @@ class ReplicatedRank:
             self._transport.close()
             self.group.barrier(f"after step {last}")
         self._transport = None
-        self.check_replicas(last)
+        with self._spans.span("structure", last):
+            self.check_replicas(last)
 
     def check_replicas(self, step: int) -> None:
         """Raises RuntimeError where the replicas are not the same to the bit."""

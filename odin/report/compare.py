@@ -42,11 +42,17 @@ def speedup(group: Group, baseline: Group | None, reason: str = "") -> Cell:
     return Cell(value=median(ours / theirs for ours, theirs in pairs))
 
 
+#: Modes in which every rank waits for all others at every step.
+BARRIER_MODES = ("ddp", "sync")
+
+
 def hidden_wait(group: Group, baseline: Group | None, reason: str = "") -> Cell:
     """Median over common seeds of 1 - wait / wait of the baseline with the same seed. Negative where there is more.
 
     None where the baseline waits less than `MIN_BASELINE_WAIT_SHARE` of its training time.
     """
+    if group.first.mode in BARRIER_MODES and baseline is not None and baseline.first.mode != "ddp":
+        return Cell(value=None, reason=f"{group.first.mode} waits at a barrier itself: it hides nothing")
     pairs = _paired(group, baseline, total_wait_s)
     if isinstance(pairs, str):
         return Cell(value=None, reason=reason or pairs)

@@ -116,7 +116,7 @@ def write_model(
     Image ids are 1 + view, in the order of `names` [V]; camtoworlds [V, 4, 4], K [3, 3], size is width and height.
     Returns the number of points written.
     """
-    import pycolmap
+    from odin.data._pycolmap import pycolmap
 
     num_seen = np.bincount(np.concatenate([seen.points for seen in observations]), minlength=len(points.positions))
     kept = num_seen >= 2

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pycolmap
 import pytest
 from PIL import Image
 
 from odin.data import gallery
+from odin.data._pycolmap import pycolmap
 from odin.data.gallery.scenes import SCENES
 from odin.data.gallery.surface import NOISE_PX
 

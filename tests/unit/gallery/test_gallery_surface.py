@@ -76,7 +76,7 @@ def test_far_points_are_rare() -> None:
 
 
 def test_model_holds_what_two_views_saw(tmp_path: Path) -> None:
-    import pycolmap
+    from odin.data._pycolmap import pycolmap
 
     cameras = np.stack([look_at((0, -4, 0), (0, 0, 0)), look_at((1, -4, 0), (0, 0, 0))])
     points = points_at((0, 0, 0), (1, 0, 0), (0, 0, 1))
