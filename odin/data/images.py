@@ -11,7 +11,6 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
-from skimage.transform import resize_local_mean
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp"})
 _EXIF_ORIENTATION = 0x0112
@@ -109,6 +108,8 @@ def resize_area(pixels: np.ndarray, width: int, height: int) -> np.ndarray:
     scikit-image's local mean weights by the exact overlap also where sizes do not divide; Pillow's box filter takes
     whole source pixels there, which shifts parts of the image, and rounds 8-bit images between its two passes.
     """
+    from skimage.transform import resize_local_mean  # most of a rank's start-up time, and ranks never resize
+
     return resize_local_mean(pixels, (height, width), channel_axis=2, preserve_range=True).astype(np.float32)
 
 

@@ -22,13 +22,13 @@ class UnitRunner:
         self._preset = preset
         self._renderer = renderer
         self._background = background
-        self._buffers = _gaussians(0)
+        self._buffers = _allocate(0)
 
     def read(self, ids: np.ndarray, rows: np.ndarray) -> None:
         """Copy rows `ids` [n] of `rows` [N, 64], activated."""
         num = len(ids)
         if len(self._buffers.means) < num:
-            self._buffers = _gaussians(num + num // 4)
+            self._buffers = _allocate(num + num // 4)
         b = self._buffers
         self._ids = ids
         self._gaussians = Gaussians(
@@ -63,7 +63,7 @@ class UnitRunner:
         )  # fmt: skip
 
 
-def _gaussians(num: int) -> Gaussians:
+def _allocate(num: int) -> Gaussians:
     return Gaussians(
         means=np.empty((num, 3), np.float32),
         quats=np.empty((num, 4), np.float32),
