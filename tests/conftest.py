@@ -7,7 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from PIL import Image
+
+# Properties are about values, not about time: a busy machine must not fail them.
+settings.register_profile("odin", deadline=None)
+settings.load_profile("odin")
 
 TINY_VIEWS = 24
 TINY_POINTS = 300

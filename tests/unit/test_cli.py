@@ -437,6 +437,8 @@ def test_a_signal_ends_all_ranks(tiny_prepared, tmp_path, ranks, number, to_grou
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # a shell's background jobs start with SIGINT ignored, and their children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         children = wait_for_ranks(process, tmp_path / "run", ranks)
