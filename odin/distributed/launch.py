@@ -27,8 +27,17 @@ class TrainingFailed(RuntimeError):
     """A rank failed; the message names the first one and its step."""
 
 
-def launch(run: RunDir, options: TrainOptions, *, num_steps: int, on_progress: Callable[[int], None]) -> None:
-    """Run all ranks to the end. `on_progress` gets the step of the slowest rank a few times a second.
+def launch(
+    run: RunDir,
+    options: TrainOptions,
+    *,
+    num_steps: int,
+    on_progress: Callable[[int], None],
+    module: str = "odin.distributed.worker",
+) -> None:
+    """Run all ranks to the end, each as ``python -m module RUN_DIR``.
+
+    `on_progress` gets the step of the slowest rank a few times a second.
 
     Raises TrainingFailed naming the first failing rank and its step; no rank is left behind.
     """
@@ -43,22 +52,22 @@ def launch(run: RunDir, options: TrainOptions, *, num_steps: int, on_progress: C
         environment["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
     try:
         if options.ranks == 1:
-            _run_alone(run, environment, progress)
+            _run_alone(run, _command(module, run), environment, progress)
         else:
-            _run_agent(run, options, environment, progress)
+            _run_agent(run, options, _command(module, run), environment, progress)
     finally:
         stop.set()
         watcher.join()
     on_progress(num_steps)
 
 
-def _command(run: RunDir) -> list[str]:
-    return ["-m", "odin.distributed.worker", str(run.path)]
+def _command(module: str, run: RunDir) -> list[str]:
+    return ["-m", module, str(run.path)]
 
 
-def _run_alone(run: RunDir, environment: dict[str, str], progress: np.ndarray) -> None:
+def _run_alone(run: RunDir, command: list[str], environment: dict[str, str], progress: np.ndarray) -> None:
     # In a session of its own, as the agent's ranks are: Ctrl-C reaches the launcher only, which ends the rank.
-    process = subprocess.Popen([sys.executable, *_command(run)], env=os.environ | environment, start_new_session=True)
+    process = subprocess.Popen([sys.executable, *command], env=os.environ | environment, start_new_session=True)
     try:
         code = process.wait()
     except BaseException:
@@ -69,7 +78,9 @@ def _run_alone(run: RunDir, environment: dict[str, str], progress: np.ndarray) -
         raise TrainingFailed(_describe(run, progress, {0: code}))
 
 
-def _run_agent(run: RunDir, options: TrainOptions, environment: dict[str, str], progress: np.ndarray) -> None:
+def _run_agent(
+    run: RunDir, options: TrainOptions, command: list[str], environment: dict[str, str], progress: np.ndarray
+) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -91,7 +102,7 @@ def _run_agent(run: RunDir, options: TrainOptions, environment: dict[str, str], 
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:
-        elastic_launch(config, sys.executable)(*_command(run))
+        elastic_launch(config, sys.executable)(*command)
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         raise TrainingFailed(_describe(run, progress, codes)) from None

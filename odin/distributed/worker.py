@@ -161,7 +161,7 @@ class Trainer:
             )
 
 
-def run_rank(run: RunDir) -> None:
+def run_rank(run: RunDir, trainer_class: type[Trainer] = Trainer) -> None:
     """Train the run that `run` describes, as the rank the environment says. Raises what went wrong."""
     options = run.load_options()
     torch.set_num_threads(1)
@@ -173,7 +173,7 @@ def run_rank(run: RunDir) -> None:
     trainer: Trainer | None = None
     try:
         job = load_job(options)
-        trainer = Trainer(job, run, group)
+        trainer = trainer_class(job, run, group)
         trainer.train()
         _publish(trainer, run)
     except BaseException as error:
@@ -237,11 +237,11 @@ def _die_with_parent() -> None:
         os._exit(1)  # it ended before the call
 
 
-def main() -> None:
+def main(trainer_class: type[Trainer] = Trainer) -> None:
     _die_with_parent()
     run = RunDir(Path(sys.argv[1]))
     try:
-        run_rank(run)
+        run_rank(run, trainer_class)
     except Exception as error:
         print(f"rank {os.environ.get('RANK', 0)}: {error}", file=sys.stderr, flush=True)
         if not isinstance(error, ValueError):
