@@ -17,15 +17,6 @@ def num_words(num_rows: int) -> int:
 
 
 @njit(**_STRICT)
-def set_bits(ids, num_ids, bits):
-    """Make `bits` [L] uint64 the set of `ids[:num_ids]`."""
-    bits[:] = 0
-    for i in range(num_ids):
-        p = np.int64(ids[i])
-        bits[p >> 6] |= _ONE << np.uint64(p & 63)
-
-
-@njit(**_STRICT)
 def set_visible(ids, radii, bits):
     """Make `bits` the set of those `ids` [n] whose radius [n, 2] is positive."""
     bits[:] = 0
@@ -53,17 +44,6 @@ def first_outside(a, b):
                 if (rest >> np.uint64(k)) & _ONE:
                     return i * 64 + k
     return -1
-
-
-@njit(**_STRICT)
-def count(bits):
-    total = 0
-    for i in range(bits.shape[0]):
-        word = bits[i]
-        while word:
-            word &= word - _ONE
-            total += 1
-    return total
 
 
 @njit(**_STRICT)

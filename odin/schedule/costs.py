@@ -1,6 +1,7 @@
 """Predicted cost of a unit (one view, forward and backward), relative to the mean view of its scene.
 
-Only ratios matter: they balance ranks. The constants are medians of the CPU renderer on one core, in microseconds.
+Only ratios matter: they balance ranks. The costs of a row and of a pixel are rounded from medians of the CPU renderer
+on one core, in microseconds; US_PER_UNIT and ROWS_PER_POINT are estimates that nobody has measured yet.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odin.runtime.bitset import count, first_outside, intersects, list_members, num_words, set_bits
+from odin.runtime.bitset import first_outside, intersects, list_members, num_words
 from odin.runtime.board import Board, Start, Unit, UnitState, Wait
 from odin.runtime.modes import QualityRule, SyncRule
 
@@ -18,8 +18,8 @@ RING = 3
 
 def bits(ids, num_rows):
     out = np.zeros(num_words(num_rows), np.uint64)
-    ids = np.asarray(sorted(ids), np.int32)
-    set_bits(ids, len(ids), out)
+    for p in ids:
+        out[p // 64] |= np.uint64(1) << np.uint64(p % 64)
     return out
 
 
@@ -242,7 +242,6 @@ def test_impossible_events_are_refused_with_the_story(board, event, message):
 @given(st.sets(st.integers(0, 199)), st.sets(st.integers(0, 199)))
 def test_bitsets_agree_with_sets(a, b):
     x, y = bits(a, 200), bits(b, 200)
-    assert count(x) == len(a)
     assert intersects(x, y) == bool(a & b)
     assert first_outside(x, y) == min(a - b, default=-1)
     ids = np.empty(200, np.int32)
